@@ -184,7 +184,7 @@ def place_inside(text: str) -> str:
     if str(path) != plain or not path.is_absolute() or "//" in plain or ".." in path.parts:
         raise InvalidError(
             f"{shown(text)} is not an absolute path in the container",
-            "Begin it with /, without `..`, such as /data.",
+            "Write a path that begins with / and has no `..`, such as /data.",
         )
     if not text.isprintable():
         raise InvalidError(f"{shown(text)}: the path has unprintable characters")
@@ -305,7 +305,7 @@ def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
     command = environments.of(settings).command
     if not command:
         raise InvalidError(
-            "there is no command to run",
+            "no command was given, and envbuilder.yaml defines none",
             (
                 Hint("Set it in envbuilder.yaml: command: [python, train.py]"),
                 Hint("Or give it after --", (asked, "--", "python", "FILE")),
@@ -338,7 +338,7 @@ def _project_folder(project: Path, text: str) -> str:
     if not folder.is_relative_to(project.resolve()):
         raise InvalidError(
             f"{shown(text)} is outside the project",
-            f"Mount such a folder when you run a command: -v {process.quoted([text])}:PATH",
+            f"Instead, mount the folder when you run a command: -v {process.quoted([text])}:PATH",
         )
     if not folder.is_dir():
         raise InvalidError(

@@ -274,7 +274,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not a provenance statement: {error}") from error
     if build_type != BUILD_TYPE:
-        raise ValueError("the provenance statement is from another builder")
+        raise ValueError("the provenance statement was not written by envbuilder")
     return document
 
 

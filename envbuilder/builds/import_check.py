@@ -105,7 +105,7 @@ def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
             results.extend(decoding.convert(msgspec.json.decode(done.stdout), list[_Result]))
         except msgspec.MsgspecError as error:
             reason = printable(done.last_words, _LONGEST)
-            raise VerifyError(f"the imports cannot be tried: {reason}") from error
+            raise VerifyError(f"the imports cannot be checked: {reason}") from error
         return done.returncode
 
     with build.progress.task("try the project's imports"):

@@ -242,8 +242,8 @@ def unreached(
         VerifyError(
             f"{executable} has no {missing[1]} of its own, and the user's packages are not"
             f" used{also}",
-            f"If they provide {missing[1]}, add --inherit-environment: the verdict then says that"
-            " the environment was used as found.",
+            f"If {missing[1]} is installed there, add --inherit-environment. The verdict then says"
+            " that the environment was used as found.",
         )
     ]
 

@@ -64,7 +64,7 @@ def from_folder(folder: Path) -> Dataset:
         path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
         hint = "Remove --data to download MNIST, or use --quick."
         if path is None:
-            raise InvalidError(f"{folder}: neither {name} nor {name}.gz is in this folder", hint)
+            raise InvalidError(f"{folder}: contains neither {name} nor {name}.gz", hint)
         with explained(path, hint=hint):
             actual = _raw_sha256(path)
         if actual != expected:
@@ -84,7 +84,7 @@ def _raw_sha256(path: Path) -> str:
             for piece in archives.pieces(cast("IO[bytes]", stream), LARGEST):
                 digest.update(piece)
     except _BROKEN_GZIP as error:
-        problem = "not a complete gzip file" if path.suffix == ".gz" else "not MNIST's file"
+        problem = "not a complete gzip file" if path.suffix == ".gz" else "not an MNIST file"
         raise InvalidError(f"{path}: {problem}: {error}") from error
     return digest.hexdigest()
 

@@ -157,7 +157,7 @@ def attach(
     records = image_records.read(settings.records_dir / fingerprint)
     if image is None or not any(image.digest in r.ids for r in records):
         raise BuildError(
-            f"{ref} no longer names the image that was just pushed",
+            f"{ref} no longer refers to the image that was just pushed",
             "Another push replaced the tag. Run the same command again, or use another tag.",
         )
     about = Subject(name=connection.name, digest={"sha256": image.digest[7:]})

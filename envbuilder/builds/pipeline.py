@@ -195,7 +195,7 @@ def judge(build: Chosen) -> Judged:
         raise HostError(
             f"cannot build a native environment for {host.platform or 'an unknown platform'} on"
             f" {actual or 'this system'}",
-            "Run the build on that machine, or use --backend docker.",
+            "Run the build on the target machine, or use --backend docker.",
         )
     variables, note = devices.visible(profile.accelerator, hiding, os.environ)
     return advance(
@@ -437,7 +437,7 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
         artifact = build.product.existing()
     if artifact is None:
         raise BuildError(
-            f"{build.plan.artifact.ref} is missing after its build, or another process changed it",
+            f"{build.plan.artifact.ref} is missing, or another process changed it after its build",
             "Run the same command again.",
         )
     return artifact, is_new

@@ -51,8 +51,8 @@ def require_own(folder: Path) -> None:
     if reason:
         raise InvalidError(
             f"{path} is not used: {reason}",
-            "Remove it, or move it away. It only contains links to environments, which envbuilder"
-            " makes again.",
+            "Remove it, or move it away. It contains only links to environments, which envbuilder"
+            " recreates.",
         )
 
 

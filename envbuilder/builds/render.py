@@ -255,7 +255,7 @@ def _image(
         if _needs_conda(profile):
             reason = "its packages come from conda channels"
         raise InvalidError(
-            f"profile '{profile.name}' has no Dockerfile: {reason}",
+            f"no Dockerfile can be rendered for profile '{profile.name}': {reason}",
             Hint(
                 "Render a supported target",
                 ("render", "--profile", profile.name, "--target", default_target(profile)),
@@ -267,7 +267,7 @@ def _image(
         pythons = sorted(profile.image_pythons)
         raise InvalidError(
             f"profile '{profile.name}' has no base image for Python {context['python']}",
-            f"It has one for Python {', '.join(pythons)}: use --python-version.",
+            f"It has base images for Python {', '.join(pythons)}: use --python-version.",
         )
     debs: dict[str, tuple[File, ...]] = {}
     interpreters: dict[str, File] = {}
@@ -460,7 +460,7 @@ def bake_files(
     taken = {"default", *platforms, *(target.name for target in targets)}
     for name in taken.intersection(profiles):
         raise InvalidError(
-            f"'{name}' would name both a group and something else in the bake file",
+            f"profile '{name}' has the same name as another group or target in the bake file",
             "Remove this profile, or rename it.",
         )
     context = {

@@ -686,7 +686,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     stray = sorted(texts.keys() - needed)
     if stray:
         raise InvalidError(
-            f"the bundle's {stray[0]} does not belong to any of its profiles"
+            f"the bundle contains {stray[0]}, which belongs to none of its profiles"
             f" ({', '.join(manifest.profiles)})",
             _UNTRUSTED,
         )
@@ -746,7 +746,7 @@ def _require_target(manifest: Manifest, lock: Lock, *, managed: bool) -> None:
         needed = (*target.fetched(managed=managed), *tools)
         if asked and all(f.sha256 in brought for f in needed):
             return
-    raise InvalidError(f"the bundle lacks files of its profile '{lock.profile}'", _UNTRUSTED)
+    raise InvalidError(f"the bundle lacks files that profile '{lock.profile}' needs", _UNTRUSTED)
 
 
 def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tuple[Draft, ...]:
@@ -774,10 +774,10 @@ def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tu
         changes.append(Draft(path=user / below, content=content, why=remark))
     if refused:
         raise InvalidError(
-            f"these files differ from the bundle's: {', '.join(map(str, refused))}",
-            "Use --force to replace yours, or move them away."
+            f"existing files differ from the bundle's: {', '.join(map(str, refused))}",
+            "Use --force to replace them, or move them away."
             if all(path.is_relative_to(user) for path in refused)
-            else "A project's own files take precedence: run this outside of the project, or move"
+            else "A project's own files take precedence: run this outside the project, or move"
             " them.",
         )
     return tuple(changes)

@@ -389,6 +389,6 @@ def opened(path: Path) -> Iterator[Reader]:
         stream = path.open("rb")
     if not stream.seekable():
         stream.close()
-        raise InvalidError(f"{path}: a pipe cannot be checked before use, so name a file")
+        raise InvalidError(f"{path}: a pipe cannot be checked before use", "Name a file instead.")
     with stream:
         yield Reader(stream, path)

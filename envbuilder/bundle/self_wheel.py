@@ -79,7 +79,7 @@ def _built(source: Path, settings: Settings) -> Wheel:
         if done.returncode != 0 or wheel is None:
             raise BuildError(
                 f"{source}: envbuilder's own wheel cannot be built:\n{done.last_words}",
-                "Check that the package index can be reached, since the build needs hatchling"
+                "Check that the package index can be reached: the build downloads hatchling"
                 " from it.",
             )
         return Wheel(file=wheel.name, content=wheel.read_bytes())

@@ -97,8 +97,8 @@ def command(
         )
     if request.tag and request.push and not request.output:
         raise InvalidError(
-            "--tag names the image in the engine, but --push only sends it to a registry",
-            f"For a second name in the registry, push again: --push {request.tag}."
+            "--tag names the image in the engine, but --push sends it only to a registry",
+            f"To add a second name in the registry, push again: --push {request.tag}."
             " No layer is sent twice.",
         )
     if request.dry_run:

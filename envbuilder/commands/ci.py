@@ -760,7 +760,7 @@ def command(
       envbuilder ci --provider github --json
     """
     if check and not output:
-        raise click.UsageError("--check needs --output, the file to check")
+        raise click.UsageError("--check requires --output, which names the file to check")
     selection = Selection(platforms=platform, pythons=python, backends=backend)
     planned_rows, omissions = planned(profile, selection, runner, provider)
     if as_json:

@@ -88,9 +88,13 @@ def command(
       envbuilder clean --all --store
     """
     if profile is not None and store:
-        raise click.UsageError("--store: downloads belong to no profile, so remove --profile")
+        raise click.UsageError(
+            "--store cannot be combined with --profile: downloads belong to no profile"
+        )
     if profile is not None and volumes:
-        raise click.UsageError("--volumes: volumes belong to no profile, so remove --profile")
+        raise click.UsageError(
+            "--volumes cannot be combined with --profile: volumes belong to no profile"
+        )
     progress = console.progress()
     settings = load_settings()
     examined = partial(_examined, progress=progress, profile=profile, store=store, volumes=volumes)
@@ -143,8 +147,8 @@ def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
     if failed:
         raise BuildError(
             "\n".join(f.reason for f in failed),
-            "Check its owner and that no program in it is running, then try again. Everything"
-            " else was removed.",
+            "Check who owns these items and that no program in them is running, then try again."
+            " Everything else was removed.",
         )
 
 

@@ -122,7 +122,7 @@ def _read(paths: Sequence[Path]) -> list[regression.StoredReport]:
         reports = _files(path)
         if not reports:
             problem = InvalidError(
-                f"{path}: there is no report in this folder", "File names of reports end in .json."
+                f"{path}: this folder contains no reports", "Name a folder with reports (*.json)."
             )
             problems.append(problem)
         for file in reports:
@@ -142,7 +142,7 @@ def _parsed(file: Path) -> regression.StoredReport:
     content = files.read_named(file, decoding.LARGEST)
     if model.is_report(content):
         raise InvalidError(
-            f"{file}: this is a report of watch, not of verify",
+            f"{file}: this report is from 'watch', not from 'verify'",
             Hint(
                 "To compare a new training with it",
                 ("watch", "--against", "REPORT", "--", "COMMAND"),

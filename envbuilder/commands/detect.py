@@ -92,7 +92,7 @@ def command(
     if record is not None:
         if root != Path("/") or target_host is not None or model is not None:
             raise click.UsageError(
-                "--record only records this machine and cannot be combined with --root,"
+                "--record records only this machine and cannot be combined with --root,"
                 " --target-host or --model"
             )
         _record(record, full=full, as_json=as_json)

@@ -135,7 +135,7 @@ def verify(
     if settings.sif and executable:
         raise InvalidError(
             "--python cannot be combined with the images under sif: in fleet.yaml",
-            "Remove one of the two.",
+            "Remove --python, or remove sif: from fleet.yaml.",
         )
     user_settings = load_settings()
     library = variants.library(user_settings)

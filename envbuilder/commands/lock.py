@@ -142,7 +142,7 @@ def _dated(settings: Settings, day: date) -> environment_changes.Change:
     """
     if settings.project is None or settings.definition is None:
         raise InvalidError(
-            "--as-of needs a project, and this folder is in none", Hint("Write one", ("init",))
+            "--as-of needs a project, but this folder is not in one", Hint("Write one", ("init",))
         )
     path = settings.project / PROJECT_FILE
     return environment_changes.dated(read_text(path), path, day)

@@ -258,8 +258,8 @@ def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     """
     if len(values) > 1:
         raise click.UsageError(
-            f"{param.opts[0]} is given {len(values)} times, but a build accepts one: build again"
-            " with the other, which reuses the first result",
+            f"{param.opts[0]} is given {len(values)} times, but a build accepts only one: for the"
+            " others, build again, which reuses the first result",
             ctx,
         )
     return values[0] if values else None

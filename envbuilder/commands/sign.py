@@ -265,7 +265,7 @@ def _require_builder(statement: signatures.Statement, where: str) -> None:
     except (KeyError, TypeError):
         built = builder = "none"
     if statement.predicate_type != attestations.PREDICATE or built != attestations.BUILD_TYPE:
-        raise signatures.WrongTypeError(f"{where}: not a provenance written by envbuilder")
+        raise signatures.WrongTypeError(f"{where}: not a provenance statement by envbuilder")
     if builder != attestations.BUILDER:
         raise signatures.WrongTypeError(
             f"{where}: the provenance names the builder {str(builder)[:100]!r}, expected"

@@ -114,8 +114,8 @@ def require() -> None:
     if version_numbers(output) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         raise ToolError(
-            f"{printable(output, 60) or 'apptainer'}: this Apptainer is too old, or it is another"
-            " program",
+            f"{printable(output, 60) or 'apptainer'}: this program is too old, or it is not"
+            " Apptainer",
             f"Install Apptainer {oldest} or newer: https://apptainer.org",
         )
 
@@ -133,7 +133,7 @@ def labels(image: Path) -> dict[str, str]:
             value = value.get(key) or {}
         return {name: text for name, text in value.items() if isinstance(text, str)}
     except (ValueError, AttributeError) as error:
-        raise InvalidError(f"{image}: its labels cannot be read: {error}") from error
+        raise InvalidError(f"{image}: the image's labels cannot be read: {error}") from error
 
 
 def reason(stderr: str) -> str:

@@ -239,10 +239,10 @@ def _require_plain(member: tarfile.TarInfo) -> None:
     if "\0" in member.name + member.linkname:
         raise ValueError(f"{name} has a null character in its name or target")
     if not (math.isfinite(member.mtime) and abs(member.mtime) < _LATEST):
-        raise ValueError(f"{name} has an impossible time")
+        raise ValueError(f"{name} has an invalid modification time")
     numbers = (member.uid, member.gid, member.mode)
     if member.size < 0 or not all(0 <= number < _LARGEST_ID for number in numbers):
-        raise ValueError(f"{name} has an impossible size, mode or owner")
+        raise ValueError(f"{name} has an invalid size, mode or owner")
 
 
 class _Forward(Struct):
@@ -291,7 +291,7 @@ class _Forward(Struct):
     def seek(self, position: int) -> None:
         """Skip forward to the given position."""
         if position < self._at:
-            raise tarfile.StreamError("an archive can only be read forward")
+            raise tarfile.StreamError("an archive can be read only forward")
         while self._at < position and self._take(min(_PART, position - self._at)):
             pass
 
@@ -522,7 +522,9 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
     if entry.kind == "copy":
         target = posixpath.normpath(entry.target)
         if path_objection(target) or not (folder / target).is_file():
-            raise ValueError(f"{shown(path)} is a link to {shown(entry.target)}")
+            raise ValueError(
+                f"{shown(path)} is a link to {shown(entry.target)}, not to a file in the archive"
+            )
         shutil.copy(folder / target, destination)
         return limit - destination.stat().st_size
     with destination.open("wb") as out:

@@ -552,7 +552,7 @@ class Place(NamedTuple):
 
         hint = f"Name another file with {self.option}."
         if os.path.exists(path) and not self._is_replaceable(path):  # noqa: PTH110 (never raises)
-            problem = "already exists and is another kind of file, so nothing was written"
+            problem = "already exists and is a different type of file, so nothing was written"
             raise InvalidError(f"{path}: {problem}", f"Move it away, or n{hint[1:]}")
         try:
             folder = next(above for above in path.absolute().parents if above.exists())

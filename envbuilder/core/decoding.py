@@ -141,7 +141,7 @@ def strict_json(content: bytes) -> Any:
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError("it contains half of an escaped character (a lone surrogate)") from error
+        raise ValueError("it contains a lone surrogate (half of an escaped character)") from error
     except UnicodeDecodeError as error:
         raise ValueError("not UTF-8 text") from error
     except RecursionError as error:

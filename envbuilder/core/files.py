@@ -361,7 +361,7 @@ def _locked(descriptor: int, part: Path) -> bool:
 
 def _in_the_way(part: Path) -> BuildError:
     return BuildError(
-        f"{part}: already exists and is not a plain file of yours",
+        f"{part}: already exists and is not a regular file that you own",
         "Remove it, or write to a folder that nobody else can write to.",
     )
 
@@ -471,7 +471,7 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
             os.unlink(name, dir_fd=parent)
             return
         if mounted := mounts_below(top.joinpath(*above, name), mount_table()):
-            raise OSError(errno.EBUSY, f"something is mounted at {mounted[0]}")
+            raise OSError(errno.EBUSY, f"a file system is mounted at {mounted[0]}")
         folder = _open_folder(name, parent, opened)
         if aside:
             marker = os.open(MARKER, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, dir_fd=folder)
@@ -612,7 +612,7 @@ def require_unlinked(folder: Path) -> None:
     """
     if folder.is_symlink():
         raise InvalidError(
-            f"{folder} is a symbolic link, but locks are only written to folders of the project",
+            f"{folder} is a symbolic link, but locks are written only to folders in the project",
             "Replace it with a folder.",
         )
 

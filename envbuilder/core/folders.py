@@ -66,7 +66,7 @@ def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool
             if stat.S_ISLNK(status.st_mode):
                 target = os.readlink(folder / path)  # noqa: PTH115 (as it is)
                 if archives.leads_out(path, target):
-                    raise InvalidError(f"{what}: {shown(path)} is a link that points outside of it")
+                    raise InvalidError(f"{what}: {shown(path)} links to a path outside the folder")
                 info.type = tarfile.SYMTYPE
                 info.linkname = target
                 info.mode = 0o777

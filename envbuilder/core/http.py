@@ -289,7 +289,7 @@ def _unpacker(encoding: str) -> zlib._Decompress | None:
     if encoding in {"", "identity"}:
         return None
     if encoding not in {"gzip", "x-gzip", "deflate"}:
-        raise requests.ConnectionError("the response is compressed, which was not requested")
+        raise requests.ConnectionError("the response uses a compression that was not requested")
     return zlib.decompressobj(zlib.MAX_WBITS | 32)
 
 
@@ -482,12 +482,12 @@ def _growing(
         if have and (_is_elsewhere(response, have) or response.status_code == 416):
             part.unlink()
             raise requests.ConnectionError(
-                "the server does not continue the download where it broke off"
+                "the server does not resume the download where it was interrupted"
             )
         response.raise_for_status()
         if continued and not have:
             raise requests.ConnectionError(
-                "the server sent a part, although the whole file was requested"
+                "the server sent part of the file, although all of it was requested"
             )
         have = have if continued else 0
         left = (limit if size is None else size) - have

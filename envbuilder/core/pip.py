@@ -118,7 +118,7 @@ def parsed_url(location: str) -> str:
     parts = urlsplit(location)
     _ = parts.port
     if parts.scheme in {"http", "https"} and not parts.hostname:
-        raise ValueError("no host")
+        raise ValueError("the URL has no host")
     return location
 
 

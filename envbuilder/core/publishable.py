@@ -47,7 +47,7 @@ def require_public(name: str, content: bytes) -> None:
     text = content.replace(b"\0", b"").decode("utf-8", "replace")  # also what was UTF-16
     for line, kind in secrets_in(text)[:1]:
         raise InvalidError(
-            f"{escaped(name)}:{line}: a credential ({escaped(kind)}), which would be shared",
+            f"{escaped(name)}:{line}: would share a credential ({escaped(kind)}) with others",
             "Remove it. Keep logins in ~/.netrc, and other secrets in a variable on each machine.",
         )
 

@@ -59,7 +59,7 @@ class PublicKey:
         ec, ed25519, serialization = _modules("ec", "ed25519", "serialization")
         is_p256 = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
         if not is_p256 and not isinstance(key, ed25519.Ed25519PublicKey):
-            raise InvalidError(f"{where}: unsupported kind of key: {_KINDS}")
+            raise InvalidError(f"{where}: unsupported key type: {_KINDS}")
         self._key = key
         self._is_p256 = is_p256
         der = key.public_bytes(
@@ -88,7 +88,7 @@ class PrivateKey:
 
     def __init__(self, key: Any, where: str) -> None:
         if not hasattr(key, "sign"):
-            raise InvalidError(f"{where}: unsupported kind of key: {_KINDS}")
+            raise InvalidError(f"{where}: unsupported key type: {_KINDS}")
         self._key = key
         self.public = PublicKey(key.public_key(), where)
 
@@ -412,7 +412,7 @@ def parse_statement(content: bytes, where: str) -> Statement:
         ) from error
     if statement.type not in TYPES:
         shown = printable(statement.type, 100)
-        raise WrongTypeError(f"{where}: unknown version of an in-toto statement: {shown}")
+        raise WrongTypeError(f"{where}: unsupported version of the in-toto statement: {shown}")
     return statement
 
 

@@ -117,7 +117,7 @@ class _Document:
                 if event.tags:
                     _refuse(event, "%TAG is not supported: files hold plain data")
                 if documents > 1:
-                    _refuse(event, "a file may only hold one document, and a second one begins")
+                    _refuse(event, "a file may contain only one document, but a second one begins")
             elif isinstance(event, yaml.NodeEvent):
                 self.data = self._value(event, ())
 
@@ -236,7 +236,7 @@ def edit_list(text: str, path: Path, value: str | None, index: int | None = None
             return mark + result
     except StrictYamlError:
         pass
-    raise EditError(f"the list at {'.'.join(path)} is written in an unsupported way")
+    raise EditError(f"the list at {'.'.join(path)} uses YAML syntax that cannot be edited")
 
 
 def edit_value(text: str, key: str, value: str) -> str:
@@ -256,7 +256,7 @@ def edit_value(text: str, key: str, value: str) -> str:
             return result
     except StrictYamlError:
         pass
-    raise EditError(f"{key} is written in an unsupported way")
+    raise EditError(f"{key} uses YAML syntax that cannot be edited")
 
 
 class _List:

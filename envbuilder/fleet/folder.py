@@ -35,7 +35,7 @@ def require_path(folder: Path) -> None:
     if not re.match(SAFE_FOLDER, str(folder)):
         raise InvalidError(
             f"{folder}: jobs cannot write to a folder with this name",
-            "With --folder, name a folder of letters, digits and ._-/ only.",
+            "With --folder, name a path that contains only letters, digits and ._-/.",
         )
 
 
@@ -123,5 +123,5 @@ def _writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise BuildError(
             f"{error.filename or folder}: cannot be written: {error.strerror or error}",
-            "With --folder, name a folder that all nodes see.",
+            "With --folder, name a folder that all nodes can access.",
         ) from error

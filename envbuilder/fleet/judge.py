@@ -146,14 +146,16 @@ def _parsed(content: bytes, **expected: str) -> Result:
         raise InvalidError(f"this is not a node's result: {problem}") from error
     for key, value in expected.items():
         if getattr(result, key) != value:
-            raise InvalidError(f"it belongs to {key} {getattr(result, key)}, expected {value}")
+            raise InvalidError(
+                f"the result belongs to {key} {getattr(result, key)}, expected {value}"
+            )
     return result
 
 
 def _require_agreement(result: Result, report: model.Report | None) -> None:
     """Raise `VerifyError` if the exit code and the report contradict each other."""
     if report is None and result.exit_code == 0:
-        raise VerifyError("it passed, but has no report")
+        raise VerifyError("the verification passed, but has no report")
     if report is None:
         return
     is_other = result.exit_code == 0

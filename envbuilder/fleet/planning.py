@@ -277,7 +277,7 @@ def plan(
     promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
         raise InvalidError(
-            "sif: there are no rules that assign profiles to nodes",
+            "sif: no rules assign profiles to nodes",
             "Add profiles: to the same file, or use --profile.",
         )
     if not promises and not left_out:

@@ -326,7 +326,7 @@ class _Search(Struct):
         if answer.implementation != "cpython":
             raise _RejectedError(f"is {answer.implementation}, not CPython")
         if answer.free_threaded:
-            raise _RejectedError(f"is free-threaded {answer.version}")
+            raise _RejectedError(f"is a free-threaded build of {answer.version}")
         if not answer.final:
             raise _RejectedError(f"is a pre-release of {answer.version}")
         if answer.bits != 64 or _spelled(answer.machine) != self._machine:
@@ -370,7 +370,7 @@ class _Search(Struct):
         if done.returncode != 0:
             words = (done.stderr.strip() or done.stdout.strip()).splitlines()
             said = f": {words[0][:100]}" if words else ""
-            raise _RejectedError(f"exit status {done.returncode}{said}")
+            raise _RejectedError(f"failed with exit status {done.returncode}{said}")
         try:
             return decoding.from_json(done.stdout, Answer)
         except ValueError as error:

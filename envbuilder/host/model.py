@@ -248,5 +248,5 @@ def read(path: Path) -> Host:
     if isinstance(data, dict) and isinstance(data.get("host"), dict):
         data = data["host"]
     if not isinstance(data, dict):
-        raise InvalidError(f"{path}: expected a host, found {type(data).__name__}", hint)
+        raise InvalidError(f"{path}: expected host data, found {type(data).__name__}", hint)
     return decoding.decode(data, Host, str(path))

@@ -152,7 +152,7 @@ def parse_model(text: str) -> Model:
                 "Experts share layers, so 8x7B is not 56B: write total and active parameters, for"
                 " example 47B-A13B."
             )
-        raise InvalidError(f"{_quoted(text)} is not the size of a model", hint)
+        raise InvalidError(f"{_quoted(text)} is not a model size", hint)
     # Decimal, because in binary floating point 1.001 × 10^9 is not a whole number.
     parameters = int(Decimal(match[1]) * _UNITS[match[2].lower()])
     active = int(Decimal(match[3]) * _UNITS[match[4].lower()]) if match[3] else parameters
@@ -165,7 +165,7 @@ def parse_model(text: str) -> Model:
     if active > parameters:
         raise InvalidError(
             f"{_quoted(text)}: more active parameters than parameters in total",
-            "Write the total first, then the active ones, as in 30B-A3B.",
+            "Write the total number first, then the active ones, for example 30B-A3B.",
         )
     return Model(text=text, parameters=parameters, active=active)
 

@@ -318,7 +318,7 @@ def _ask_uv(
         if lacking := [f for f in files if _is_lacking(f, done.last_words)]:
             shown = ", ".join(f"{f.name} {f.version}" for f in lacking)
             raise LackingError(
-                f"'{source}' no longer has locked files: {shown}:\n{done.last_words}",
+                f"'{source}' no longer has these locked files: {shown}:\n{done.last_words}",
                 _AGAIN,
                 names=[f.name for f in lacking],
             )

@@ -82,7 +82,7 @@ def unpack(file: File, path: Path, folder: Path) -> None:
     root = folder.resolve()
     for link in filter(Path.is_symlink, root.rglob("*")):
         if not Path(os.path.realpath(link)).is_relative_to(root):
-            raise _refused(file, f"{link.relative_to(root)} is a link that points outside of it")
+            raise _refused(file, f"{link.relative_to(root)} links to a path outside the archive")
     python = folder / program(file.version.rpartition(".")[0])
     if not (python.exists() and stat.S_ISREG(python.lstat().st_mode)):
         raise _refused(file, f"it has no {python.relative_to(folder)}")

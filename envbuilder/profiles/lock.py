@@ -393,13 +393,13 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         """
         if platform is None:
             raise ToolError(
-                f"uv is only locked for {', '.join(types.PLATFORMS)}, not for this machine",
-                "Build on such a machine. For an image, you can also use an engine: --builder"
+                f"locks contain uv only for {', '.join(types.PLATFORMS)}, not for this machine",
+                "Build on a listed platform. For an image, you can also use an engine: --builder"
                 " buildkit.",
             )
         if platform not in self.tools:
             raise InvalidError(
-                f"the lock of '{self.profile}' names no uv for {platform}",
+                f"the lock of '{self.profile}' contains no uv for {platform}",
                 Hint("Make it again", ("lock", "--profile", self.profile)),
             )
         return self.tools[platform]
@@ -495,7 +495,7 @@ def _check(lock: Lock, path: Path) -> None:
     """
     pairs = [(t.platform, t.python) for t in lock.targets]
     if len(set(pairs)) != len(pairs):
-        raise InvalidError(f"{path}: targets: a platform and Python appear twice")
+        raise InvalidError(f"{path}: targets: a pair of platform and Python appears twice")
     for target in lock.targets:
         where = f"{path}: {target.platform} {target.python}"
         wrong = next(filter(None, map(_wheel, target.build_files)), "")
@@ -512,7 +512,7 @@ def _check(lock: Lock, path: Path) -> None:
             )
     _check_tools(lock, path)
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
-        raise InvalidError(f"{path}: state: locked, but some files are only claimed")
+        raise InvalidError(f"{path}: state: locked, but the provenance of some files is not 'read'")
     if (lock.state == "unlocked") != bool(lock.obstacle):
         raise InvalidError(f"{path}: obstacle: required if the state is unlocked, else not allowed")
     if lock.state != "unlocked" and not lock.targets:

@@ -446,8 +446,8 @@ def _at_release(profile: Profile, where: str) -> Profile:
     chosen = profile.choices(release)
     if release not in chosen or releases.unknown(profile.framework, release):
         raise InvalidError(
-            f"{where}: release: unknown release {release or '(none)'} of {framework.title} as"
-            f" {' or '.join(profile.builds)}",
+            f"{where}: release: unknown release {release or '(none)'} of {framework.title} for"
+            f" the build {' or '.join(profile.builds)}",
             "Name another release, or pin the package under requirements: and remove builds.",
         )
     return pinned(profile, chosen[release])

@@ -214,7 +214,7 @@ def combined(
         raise InvalidError(
             f"{spot([ADD])}: {ADD}: the profile also has {_REPLACE}, which replaces the inherited"
             " list",
-            f"Use only one of the two: '{ADD}' keeps the requirements of '{parent}'.",
+            f"Remove '{_REPLACE}' to keep the requirements of '{parent}', or else '{ADD}'.",
         )
     before = _listed(inherited.get(_REPLACE))
     _require_new(added, before, spot, str(parent))
@@ -231,7 +231,7 @@ def _require_new(
         if earlier:
             raise InvalidError(
                 f"{spot([ADD])}: {ADD}: {line}: {earlier[1]} already contain {earlier[0]}",
-                f"Remove it here. To change the version in '{parent}', write the whole list under"
+                f"Remove the line. To change the version in '{parent}', write the whole list under"
                 f" '{_REPLACE}', which replaces the inherited one.",
             )
         origins[distribution(line)] = (line, f"the lines above under '{ADD}'")

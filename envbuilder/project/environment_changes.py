@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import date
 
 _ADD = "envbuilder add"
-_BY_HAND = Hint("Edit the file by hand, then lock", ("lock",))
+_BY_HAND = Hint("Edit the file yourself, then lock", ("lock",))
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ def added(
         if name == "python":
             version = re.search(r"3\.[0-9]+", line)
             raise InvalidError(
-                f"{_ADD}: {shown(requirement)}: Python is not listed as a package",
+                f"{_ADD}: {shown(requirement)}: Python cannot be listed as a package",
                 f'Write python: "{version[0] if version else "3.12"}" into {PROJECT_FILE}.',
             )
         places = file.places(name)
@@ -123,7 +123,7 @@ def added(
         if not places:
             if not exact and (other := mistaken(name)):
                 raise InvalidError(
-                    f"{_ADD}: {name}: this is probably a misspelling of {other}, which many use",
+                    f"{_ADD}: {name}: this is probably a misspelling of {other}, a popular package",
                     (
                         Hint("Run", ("add", other)),
                         Hint(f"If you really mean {name}", ("add", "--exact", name)),
@@ -159,7 +159,7 @@ def changed_file(change: Change) -> dict[Path, bytes]:
     path = change.path
     if read_text(path) != change.before:
         raise InvalidError(
-            f"{path} was edited in the meantime, so it was not changed",
+            f"{path} was edited while this command ran, so nothing was written",
             "Run the same command again.",
         )
     return {path.resolve(): change.text.encode()}
@@ -234,7 +234,8 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
     """
     if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
         raise InvalidError(
-            f"envbuilder remove: {_from_profile(name)}", "Every environment contains it."
+            f"envbuilder remove: {_from_profile(name)}",
+            "It cannot be removed, since every environment contains it.",
         )
     for other in names(file.definition):
         if name in map(_name, _part(file.definition, other).requirements):

@@ -280,8 +280,8 @@ def of_framework(
     override = _overrides(definition, project).get(framework)
     if framework in contents.resolution.exclude:
         raise InvalidError(
-            f"{place_of_exclusion(definition, project, framework)}: {framework} comes from the"
-            " profile, and every environment contains it",
+            f"{place_of_exclusion(definition, project, framework)}: {framework} cannot be"
+            " excluded: it comes from the profile, and every environment contains it",
             "Remove the line. To choose its release, set framework_version.",
         )
     if not override or any(line.name == framework for line in contents.requirements):

@@ -73,7 +73,7 @@ def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
     except (InvalidMarker, RecursionError):
         problem = "not a valid marker"
     raise InvalidError(
-        f"{where}: {problem}: {escaped(marker, 100)}", "Write a marker as in PEP 508."
+        f"{where}: {problem}: {escaped(marker, 100)}", "Write a valid marker (PEP 508)."
     )
 
 
@@ -273,8 +273,8 @@ class _UvLockReader:
             if package.source in _UV_ITSELF:
                 if package.dependencies and not package.metadata.requires_dist:
                     raise InvalidError(
-                        f"{self._file} does not state what {escaped(package.name, 60)} requires",
-                        "An old uv wrote the lock: run uv lock.",
+                        f"{self._file} does not list what {escaped(package.name, 60)} requires",
+                        "The lock was written by an old version of uv: run uv lock.",
                     )
                 return package
         raise InvalidError(
@@ -387,7 +387,7 @@ class _UvLockReader:
             ]
             if not targets:
                 raise InvalidError(
-                    f"{where}: other packages depend on it, but the lock does not contain it",
+                    f"{where}: the lock does not contain this package, although others need it",
                     "Run uv lock.",
                 )
             for target in targets:
@@ -430,12 +430,12 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
         lock = Pylock.from_dict(data)
     except PylockUnsupportedVersionError as error:
         raise InvalidError(
-            f"{name}: {escaped(str(error), 100)}", "Write the lock in version 1.0 (PEP 751)."
+            f"{name}: {escaped(str(error), 100)}", "Regenerate the lock in version 1.0 (PEP 751)."
         ) from error
     except (PylockValidationError, RecursionError) as error:
         raise InvalidError(
             f"{name}: not a valid pylock.toml (PEP 751): {escaped(str(error), 200)}",
-            "Regenerate the lock with the tool that made it.",
+            "Regenerate the lock with the tool that created it.",
         ) from error
     if len(lock.packages) > MOST:
         raise InvalidError(f"{name}: more than {MOST} packages")
@@ -479,8 +479,8 @@ def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) ->
         return required
     if package.version is None:
         raise InvalidError(
-            f"{where}: the lock does not state its version",
-            "Write the lock with a tool that states versions, such as uv export --format"
+            f"{where}: the lock contains no version of this package",
+            "Write the lock with a tool that includes versions, such as uv export --format"
             " pylock.toml.",
         )
     version = "" if frameworks.of_build(package.name) else f"=={package.version}"

@@ -143,22 +143,22 @@ def _require_inside(place: Path, path: Path, root: Path) -> None:
 
     name = shown(path.as_posix())
     if wrong := path_objection(path.as_posix()):
-        raise InvalidError(wrong, "Rename the file, or remove it from the list.")
+        raise InvalidError(wrong, "Rename the file, or remove it from files:.")
     try:
         target = place.resolve(strict=True)
         is_file = stat.S_ISREG(target.stat().st_mode)
     except (OSError, RuntimeError) as error:
         raise InvalidError(
-            f"{name} is a link to a missing file", "Remove the link, or its entry in the list."
+            f"{name} is a link to a missing file", "Remove the link, or its entry under files:."
         ) from error
     if not target.is_relative_to(root):
         raise InvalidError(
             f"{name} is outside the project",
-            "Copy the file into the project, or remove it from the list.",
+            "Copy the file into the project, or remove it from files:.",
         )
     if not is_file:
         raise InvalidError(
-            f"{name} is not a file", "List files instead, or remove it from the list."
+            f"{name} is not a file", "List files instead, or remove the entry from files:."
         )
 
 
@@ -186,7 +186,7 @@ def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile
     except OSError as error:
         raise InvalidError(
             f"{shown(name)} cannot be read: {error.strerror}",
-            "Remove the file from the list, or change its mode.",
+            "Change the file's mode, or remove the file from files:.",
         ) from error
     if _KEY_TEXT.search(head):
         omitted.append(name)

@@ -404,8 +404,8 @@ def _distribution_of_conda(name: str, shown: str) -> str:
     if known:
         return known
     raise InvalidError(
-        f"{shown}: conda's spelling, but conda's {escaped(name, SHOWN)} is unknown on the index,"
-        " which may have an unrelated package of this name",
+        f"{shown}: uses conda's syntax, but it is unknown which package on the index matches"
+        f" conda's {escaped(name, SHOWN)}: one with the same name may be unrelated",
         f"If you mean the package on the index, write {name}==VERSION. List conda programs in an"
         " environment.yml.",
     )
@@ -488,7 +488,7 @@ def require_public(location: str, where: str) -> None:
     if re.search(r"://(?!git@)[^/]*@", re.sub(_LOGIN, r"\1", location)):
         raise InvalidError(
             f"{where}: a project's files must not contain URLs with credentials",
-            "Remove user and password from the URL, and configure them on each machine.",
+            "Remove the user name and password from the URL, and configure them on each machine.",
         )
 
 

@@ -34,7 +34,7 @@ def code(project: Path, file: str) -> str:
     try:
         notebook = decoding.from_json(read_text(project, file, _LARGEST), _Notebook)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidError(f"{escaped(file)} is not a notebook of version 4") from error
+        raise InvalidError(f"{escaped(file)} is not a notebook in format version 4") from error
     return "\n".join("".join(c.source) for c in notebook.cells if c.cell_type == "code")
 
 

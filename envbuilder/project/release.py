@@ -326,7 +326,7 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
     profile_has = f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title} {has}"
     return InvalidError(
         f"{', '.join(dict.fromkeys(pythons_stated))}: {profile_has}{for_pythons}",
-        "Allow one of these versions. To support only profiles that fit, list them, as in"
+        "Allow one of the versions listed. To support only some profiles, list them, for example"
         " profiles: [cpu, cuda]",
     )
 

@@ -150,11 +150,11 @@ class _Reader:
             raise InvalidError(
                 f"{where}: {escaped(file)} includes itself: "
                 f"{escaped(' → '.join([*self._open, file]))}",
-                "Delete one of these lines.",
+                "Delete one of the lines that include these files.",
             )
         if len(self._open) >= DEEPEST:
             raise InvalidError(
-                f"{where}: {escaped(file)}: files include each other to a depth of more than"
+                f"{where}: {escaped(file)}: files include other files to a depth of more than"
                 f" {DEEPEST}",
                 "List the files directly.",
             )

@@ -42,7 +42,7 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
             raise InvalidError(
                 f"{second.where}: {second.name} comes from {second.location}, but in"
                 f" {first.where} from {first.location}",
-                "Remove one of the two, or give each a marker, such as ; sys_platform == 'linux'.",
+                "Remove one of the lines, or add markers, such as ; sys_platform == 'linux'.",
             )
     return tuple(sources.values())
 

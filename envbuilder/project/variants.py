@@ -171,9 +171,9 @@ class ProjectProfiles:
             if package in self.contents.resolution.exclude:
                 where = environments.place_of_exclusion(self._definition, self._project, package)
                 raise InvalidError(
-                    f"{where}: {package} comes from profile '{profile.name}', and all its"
-                    " environments contain it",
-                    "Remove the line. To support only profiles that fit, list them, as in"
+                    f"{where}: {package} cannot be excluded: it comes from profile '{profile.name}'"
+                    ", and all environments of this profile contain it",
+                    "Remove the line. To support only some profiles, list them, for example"
                     " profiles: [cpu, cuda]",
                 )
         if profile.builds:
@@ -475,8 +475,8 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
         if version and not release.without_build(requirement.specifier).contains(version, True):
             raise InvalidError(
                 f"{line.where}: {line.text}: profile '{profile.name}' has {need.name} {version}",
-                "Allow that version, or remove the line, since each profile has its own. To"
-                " support only profiles that fit, list them, as in profiles: [cpu, cuda]",
+                "Allow this version, or remove the line, since each profile sets its own. To"
+                " support only some profiles, list them, for example profiles: [cpu, cuda]",
             )
         if extras or (not version and requirement.specifier):
             brackets = f"[{','.join(extras)}]" if extras else ""
@@ -532,7 +532,7 @@ def _python(profile: Profile, contents: Contents) -> Python:
         raise InvalidError(
             f"the project needs Python {limits}, but profile '{profile.name}' has"
             f" {', '.join(profile.python.supported)}",
-            "Change these limits so that one of the profile's versions fits all, or remove the"
+            "Change the limits so that all allow one of the profile's versions, or remove the"
             " profile from profiles:.",
         )
     default = profile.python.default if profile.python.default in allowed else allowed[-1]

@@ -1,4 +1,4 @@
 """Run the payload in an environment, validate its report from outside, store it and show it.
 
-This package may import `build` and the rooms below it, but not `bundle`.
+This package may import `builds` and everything below it, but it must not import `bundle`.
 """

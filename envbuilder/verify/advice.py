@@ -1,8 +1,8 @@
 """Derive the next steps from a report's failed checks and warnings.
 
 Advice covers only what the report supports. Each item names the checks that it comes from, and has
-a command only if one helps. From the report, commands contain only names and paths that match a
-safe pattern, since users copy commands without reading them.
+a command only if one helps. The only parts of a report that a command may contain are names and
+paths that match a safe pattern, because users copy commands without reading them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _PATH = re.compile(r"/[A-Za-z0-9._/+-]{1,200}\Z")
 _CHANGED_WORDS = "changed after the build"
-"""Text that the integrity check of an environment uses to describe a failure."""
+"""Phrase that the message of a failed integrity check of an environment contains."""
 _CAUSES = {"arithmetic", "step"}
 """Names of checks whose failure explains why a network did not learn."""
 _MEMORY = re.compile(r"out of memory|memoryerror|cannot allocate memory", re.IGNORECASE)
@@ -41,8 +41,8 @@ class Advice(Struct, frozen=True, kw_only=True):
 class _Step(Struct, frozen=True):
     """A next step for a check: a sentence, and the words of a command if a command helps.
 
-    If `external` is true, the step applies only to external interpreters; if it is false, it
-    applies only to environments that envbuilder built.
+    If `external` is True, the step applies only to external interpreters. If it is False, the step
+    applies only to environments that envbuilder built. If it is None, the step applies to both.
     """
 
     sentence: str
@@ -189,9 +189,11 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     "step": _WRONG_NUMBERS,
 }
 _EXISTING = {"external": ("--python", "PYTHON"), "apptainer": ("--sif", "FILE")}
-"""For the backend of a report on an artifact that envbuilder did not build here: the option that
-names the artifact, and a placeholder that replaces the artifact's path if the path does not match
-the safe pattern."""
+"""Options that name an artifact that envbuilder did not build here, by the report's backend.
+
+Each option comes with a placeholder that replaces the artifact's path if the path does not match
+the safe pattern.
+"""
 _ALSO_OF_WARNINGS = {"dataset", "shared memory", MATMUL_RATE}
 _NO_CHECK = _Step(
     "Run the verification again, since this report does not say which check failed.", ("verify",)

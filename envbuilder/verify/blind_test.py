@@ -34,29 +34,30 @@ if TYPE_CHECKING:
 
 PIXELS = SIDE * SIDE
 _LOWEST_BITS = int.from_bytes(bytes([3]) * PIXELS)
-"""Mask of the bits that are altered: a pixel changes by at most 3 of 255 grey levels. This changed
-the accuracy by at most 0.3 points on 1,000 images (six seeds, four epochs each)."""
+"""Mask of the altered bits: a pixel changes by at most 3 of 255 gray levels. This changed the
+accuracy by at most 0.3 points on 1,000 images (six seeds, four epochs each)."""
 
 _APART = 0.01
-"""Largest accepted distance between 1 and the sum of an image's probabilities, and between the
-score of the answered class and the best score."""
+"""Tolerance for the sum of an image's probabilities, which should be 1, and for the difference
+between the score of the answered class and the best score."""
 
 _LEAST = -1e6
-"""Lowest accepted log-probability: this network cannot plausibly output a lower one."""
+"""Lowest accepted log-probability. This network cannot plausibly output a lower one."""
 
 _AGREEMENT = 0.005
 _IMAGES_APART = 5
 """Largest accepted difference between the reported accuracy and the score: a fraction of the images
-plus a number of images, because a few images are close to two classes."""
+(`_AGREEMENT`) plus a number of images, because a few images are on the borderline between two
+classes."""
 
 
 @contextmanager
 def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
-    """Create folders for the exchange with the payload, and yield them by name; then remove them.
+    """Create folders for exchanging files with the payload, and yield them by name.
 
-    This process writes to `questions`, and the payload writes to `RECORD`. The folders are created
-    next to the build folders. A lock marks them as in use; if the process is killed, `clean`
-    removes them.
+    The folders are removed afterwards. This process writes to `questions`, and the payload writes
+    to `RECORD`. The folders are created next to the build folders. A lock marks the folders as in
+    use, so that `clean` can remove them if the process is killed.
     """
     from filelock import FileLock
 
@@ -99,7 +100,8 @@ class BlindTest:
     def ask(self) -> None:
         """Write the images for the payload.
 
-        If writing fails, for example because the disk is full, `score` raises the error.
+        If the images cannot be written, for example because the disk is full, `score` raises the
+        error later.
         """
         if self.requested:
             self._problem = "the payload requested the images twice"
@@ -123,7 +125,10 @@ class BlindTest:
         return b"".join(changed)
 
     def answer(self, event: dict[str, Any]) -> None:
-        """Record the answers contained in an event; if some are wrong, `score` raises the error."""
+        """Record the answers in an event.
+
+        If some answers are invalid, `score` raises the error later.
+        """
         self._problem = self._problem or self._wrong(event)
         if not self._problem:
             self._scores += event["scores"]
@@ -147,7 +152,7 @@ class BlindTest:
         count = self._split.count
         problem = self._problem
         if not problem and len(self._scores) != count:
-            problem = f"{len(self._scores)} of {count} images were answered"
+            problem = f"answers arrived for only {len(self._scores)} of {count} images"
         if problem:
             raise VerifyError(f"the blind test failed: {problem}")
         answers = list(zip([self._split.labels[n] for n in self._order], self._scores, strict=True))
@@ -163,7 +168,11 @@ class BlindTest:
 
 
 def problem(score: Score, last: Epoch, gates: Gates) -> str:
-    """Return why the training failed or its score contradicts the last epoch, or "" if neither."""
+    """Return the problem with a blind test's score, or an empty string if there is none.
+
+    The accuracy and the losses must satisfy the gates, and the accuracy must agree with the one
+    reported for the last epoch.
+    """
     summary = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
     reported = last.accuracy or 0.0
     if score.accuracy < gates.accuracy:

@@ -1,7 +1,7 @@
-"""`verify --devices`: train on several devices, on each alone and then on all in data parallel.
+"""`verify --devices`: train on each of several devices alone, then on all of them in data parallel.
 
-The payload (`payload.parallel`) does the work and judges it, so that the work and the judgement are
-the same in a container, a native environment and an external interpreter. This module starts the
+The payload (`payload.parallel`) runs the training and checks the results, so that both work in the
+same way in a container, a native environment and an external interpreter. This module starts the
 payload, validates its report, and merges it into the verification report.
 """
 
@@ -60,11 +60,11 @@ def extend(
     *,
     quick: bool,
 ) -> dict[str, Any]:
-    """Return the report with the result of running several devices added.
+    """Train on several devices, and return the report with the result added.
 
-    The devices run only if the verification passed. `start` runs the payload. Its arguments are a
-    function that returns the payload's arguments, the shared folders, and a callback for output
-    lines.
+    The training is skipped if the verification failed. `start` runs the payload. Its arguments are
+    a function that returns the payload's arguments, the shared folders, and a callback that
+    receives each line of output.
     """
     if report["status"] != "passed":
         return model.with_check(
@@ -107,9 +107,10 @@ def measure(
     run_id: str,
     check: Callable[[Any], str],
 ) -> dict[str, Any]:
-    """Run the payload through `start`; return its report, or a failed report that gives the reason.
+    """Run the payload through `start`, and return its report.
 
-    `check` returns the status of a report, or raises `VerifyError` if the report cannot be trusted.
+    If the run fails, return a failed report that gives the reason. `check` returns the status of a
+    report, or raises `VerifyError` if the report cannot be trusted.
     """
     try:
         done, report, hint = run.follow(start, run.Events(progress), progress, log, run_id)

@@ -1,7 +1,7 @@
-"""Compute the loss and the gradients of the network in float64 with numpy.
+"""Compute the loss and the gradients of the network in float64 with NumPy.
 
-The training steps recorded in an environment are compared with these results. The parameters have
-the same names and shapes as those of `training.model`.
+The training steps that were recorded in an environment are compared with these results. The
+parameters have the same names and shapes as the parameters of `training.model`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Forward:
     images: Any
     labels: Any
     scales: tuple[Any, Any]
-    """Factors applied by the two dropouts: 0 for a dropped value, otherwise 1 / (share of kept
-    values)."""
+    """Factors applied by the two dropout layers: 0 for a dropped value, otherwise 1 / (share of
+    kept values)."""
     first: Any
     second: Any
     pooled: Any
@@ -53,8 +53,9 @@ def forward(
 ) -> Forward:
     """Run a batch through the network, and return all results of this forward pass.
 
-    `images` are normalised and have the shape (N, 28, 28, 1). `masks` are the masks of the two
-    dropouts; without masks, nothing is dropped. Weights and images are converted to float64.
+    `images` are normalized and have the shape (N, 28, 28, 1). `masks` are the masks of the two
+    dropout layers. If there are no masks, nothing is dropped. Weights and images are converted to
+    float64.
     """
     exact = {name: numpy.asarray(value, numpy.float64) for name, value in weights.items()}
     images = numpy.asarray(images, numpy.float64)
@@ -86,7 +87,7 @@ def forward(
 
 
 def backward(numpy: Any, passed: Forward, active: Any) -> dict[str, Any]:
-    """Return the gradient of the loss with respect to each parameter, by the parameter's name.
+    """Return the gradient of the loss with respect to each parameter, by parameter name.
 
     `active` is a mask of the fc1 units whose output is above 0.
     """
@@ -116,7 +117,7 @@ def backward(numpy: Any, passed: Forward, active: Any) -> dict[str, Any]:
 
 
 def log_softmax(numpy: Any, scores: Any) -> Any:
-    """Return the log-probabilities of the classes in each row."""
+    """Return the log-probabilities of the classes for each row of `scores`."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     return shifted - numpy.log(numpy.exp(shifted).sum(axis=1, keepdims=True))
 
@@ -142,8 +143,8 @@ def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) 
 def _patches(numpy: Any, image: Any, weight: Any) -> Any:
     """Return the pixels under each position of the kernel, in the shape (rows, columns, values).
 
-    The result is a copy: for a single image it fits into the processor's cache, and multiplying it
-    is twice as fast as multiplying views into all images.
+    The result is a copy. The copy for a single image fits into the processor's cache, so
+    multiplying it is twice as fast as multiplying views into all images.
     """
     size = weight.shape[:2]
     windows = numpy.lib.stride_tricks.sliding_window_view(image, size, axis=(0, 1))
@@ -153,7 +154,7 @@ def _patches(numpy: Any, image: Any, weight: Any) -> Any:
 def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
     """Return the largest pixel of each 2 × 2 window, and its position in the window, from 0 to 3.
 
-    Among equal pixels, the first one in row-by-row order is chosen, as in torch.
+    If several pixels are equal, the first one in row-by-row order is chosen, as in PyTorch.
     """
     largest = images[_CORNERS[0]]
     chosen = numpy.zeros(largest.shape, "u1")

@@ -42,8 +42,8 @@ because an environment may send any number of phases."""
 _SLACK = 0.25
 _SLACK_SHARE = 0.01
 """Largest accepted difference between the reported duration of a pass and the time between its
-events: a number of seconds plus a fraction of that time. Events may arrive late, because they pass
-through a pipe and, from a container, also through the engine."""
+events: `_SLACK` seconds plus `_SLACK_SHARE` of that time. Events may arrive late, because they pass
+through a pipe and, if they come from a container, also through the engine."""
 
 _DELAYS = 3
 """Number of processes that may each delay an event: the payload, the engine and this process."""
@@ -52,16 +52,16 @@ _EXCUSED = 0.5
 """Largest fraction of the time between two events that can be explained by delays."""
 
 _LATEST = 1.0
-"""Longest delay that an overloaded machine can cause, in seconds. Two cores with a load of ten and
-a busy disk gave 0.1. If the delay was longer, this process was stopped, and its measurements prove
-nothing."""
+"""Longest delay, in seconds, that an overloaded machine can cause. Two cores with a load of ten and
+a busy disk had delays of 0.1 s. A longer delay than this limit means that this process was stopped,
+so its measurements prove nothing."""
 
 
 class Timeline:
     """The arrival times of phases, and the scheduling delays of this process.
 
-    While used as a context manager, it samples these delays in a thread, so that a busy machine is
-    not mistaken for a false clock in the environment.
+    While a timeline is used as a context manager, it samples these delays in a thread. Without
+    them, a busy machine could be mistaken for a false clock in the environment.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Timeline:
     def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
         """Return a sentence for each pass whose reported duration contradicts the arrival times.
 
-        `passes` holds a phase and its reported seconds for each pass.
+        `passes` holds the phase and the reported duration in seconds of each pass.
         """
         return [problem for each in passes if (problem := self._problem(*each))]
 
@@ -382,7 +382,10 @@ def _with_proof(data: dict[str, Any], proof: step.Proof) -> dict[str, Any]:
 
 
 def _judged(data: dict[str, Any], name: str, problem: str, summary: str) -> dict[str, Any]:
-    """Return a report with a check's detail added; mark both as failed if there is a problem."""
+    """Return the report with a check's detail filled in.
+
+    If there is a problem, both the check and the report are marked as failed.
+    """
     judged = {"detail": problem or summary}
     if problem:
         judged["status"] = "failed"
@@ -417,10 +420,11 @@ def follow(
     log: Path,
     run_id: str,
 ) -> tuple[Completed, Any, str]:
-    """Run the payload; return the ended process, the unchecked report, and a hint to see the log.
+    """Run the payload and follow its events until it ends.
 
-    Raise `VerifyError` if the payload was killed, timed out, or ended without a report that belongs
-    to this run.
+    Return the ended process, the unchecked report, and a hint that says where the log is. Raise
+    `VerifyError` if the payload was killed, timed out, or ended without a report that belongs to
+    this run.
     """
     try:
         done = start(events.line)
@@ -469,7 +473,8 @@ def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
 def _keep_log(text: str, log: Path, progress: Progress) -> str:
     """Write the payload's stderr to the log, and return a hint that says where the log is.
 
-    Return an empty string if the log cannot be written: a full disk must not hide the verdict.
+    Return an empty string if the log cannot be written, because a full disk must not hide the
+    verdict.
     """
     try:
         files.ensure_folder(log.parent)
@@ -498,7 +503,7 @@ _STUCK = (
 
 
 def _ended(done: Completed) -> str:
-    """Describe how a payload ended unexpectedly."""
+    """Return a phrase that describes how a payload ended unexpectedly."""
     code = done.returncode
     if code in {-9, 137}:
         return "the payload was killed (signal 9), most likely by the kernel because memory ran out"

@@ -46,7 +46,7 @@ _TONES: dict[str, Tone] = {
 
 
 def status(word: str) -> Word:
-    """Return the status of a report or check as a coloured word."""
+    """Return the status of a report or check as a colored word."""
     return Word(word, _TONES[word])
 
 
@@ -83,7 +83,7 @@ PyTorch has the check `arithmetic`."""
 
 
 def answers(report: Report) -> Iterator[Fact]:
-    """Yield whether the device trained, whether its numbers were right, and how fast it was."""
+    """Yield the answers to `_QUESTIONS`, and a fact that says how fast the training was."""
     statuses = {check.name: check.status for check in report.checks}
     # If the payload itself fails, its answers are not scored, and its steps are not repeated.
     unjudged = report.status == "failed" and not report.steps
@@ -140,7 +140,7 @@ def figures(report: Report) -> Iterator[Fact]:
 
 
 def facts(report: Report) -> list[Fact]:
-    """Return the facts about the run: device, framework, precision, data, environment."""
+    """Return the facts about the run: device, framework, precision, data and environment."""
     device = report.device
     host = report.host
     framework = report.framework
@@ -230,7 +230,10 @@ def _listed(*parts: str | None) -> str:
 
 
 def _epochs(report: Report) -> Section:
-    """Return a table of the epochs, with the CPU baseline last; no rows if nothing was trained."""
+    """Return a table of the epochs, followed by the CPU baseline.
+
+    The table has no rows if nothing was trained.
+    """
     name = "Epochs"
     if not report.epochs:
         return Section(title=name)
@@ -324,7 +327,7 @@ def measured(measurements: Measurements) -> Iterator[Fact]:
 
 
 def memories(report: Report) -> Iterator[Fact]:
-    """Yield the peak use of the device's memory in training, and the sizes of the host's memory."""
+    """Yield the peak device memory use during training, and the sizes of the host's memory."""
     size = report.device.memory_bytes
     peak = report.measurements.peak_memory_bytes if report.measurements else None
     if peak:
@@ -343,7 +346,7 @@ def memories(report: Report) -> Iterator[Fact]:
 
 
 def _compiled(report: Report) -> Section:
-    """Return a table with the gradients and the speed-up of each compile backend that was tried."""
+    """Return a table of the tested compile backends, with their gradients and speed-ups."""
     rows = []
     for entry in report.compile:
         gradients = "not checked"
@@ -444,7 +447,7 @@ def print_verdict(report: Report, console: Any) -> None:
 
 
 def as_found(report: Report) -> str:
-    """Return a note that names the variables that selected the code of an "as found" report.
+    """Return a note that names the variables which determined what code ran.
 
     The note is empty for reports that are not "as found".
     """
@@ -482,7 +485,11 @@ _ABOUT = ("machine", "profile", "backend", "framework", "report", "date")
 
 
 def headline(report: Report) -> str:
-    """Return one line that names the device that did the work, or else the requested device."""
+    """Return a one-line summary of a report.
+
+    If the verification passed, the line states the device that did the work, the duration of the
+    last epoch, and the accuracy. Otherwise, it states the profile and the requested device.
+    """
     if report.status != "passed":
         return printable(f"profile {report.profile or '-'} on {report.device.requested}")
     last = report.epochs[-1]

@@ -1,4 +1,4 @@
-"""Prepare the start of the payload in an environment, an interpreter, or an Apptainer image.
+"""Prepare to run the payload in an environment, an interpreter, or an Apptainer image.
 
 An environment is built if it is missing. Interpreters and images are verified as they are.
 """
@@ -44,16 +44,19 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUILD_SECONDS = 15.0
 _SECONDS_OF_A_BYTE = 30e-9
 _EPOCH_SECONDS = 160.0
-"""Estimated CPU seconds of a build, of each byte of its files, and of one epoch on a CPU. A build
-of `cpu` with 0.2 GB of wheels took 25 s in total on a Zen 4 CPU, and an epoch on a Zen 3 CPU took
-160 s. Other machines and profiles were not measured, so only the order of magnitude is reliable."""
+"""Estimated CPU seconds for a build, for each byte of its files, and for one epoch on a CPU.
+
+A build of `cpu` with 0.2 GB of wheels took 25 s in total on a Zen 4 CPU, and an epoch took 160 s on
+a Zen 3 CPU. Other machines and profiles were not measured, so only the order of magnitude is
+reliable.
+"""
 
 
 class Subject(NamedTuple):
     """An environment, interpreter or image to be verified or measured."""
 
     expects: Expected
-    """What the profile expects of the device and the framework."""
+    """The profile's expectations of the device and the framework."""
     facts: dict[str, Any]
     """Facts about the subject, for the report."""
     run: Callable[..., process.Completed]
@@ -62,10 +65,10 @@ class Subject(NamedTuple):
     """The planned build; None for an interpreter or an image, because those are not built."""
 
     def outlook(self, settings: Settings, *, quick: bool) -> str:
-        """Return what has to happen before the first training, and how long it will take.
+        """Return a message that announces the build and the training, and estimates their duration.
 
-        Return an empty string if nothing has to be built. A `quick` training takes only seconds, so
-        the estimate leaves it out.
+        Return an empty string if nothing has to be built. A `quick` training run takes only
+        seconds, so the estimate leaves it out.
         """
         if self.planned is None or self.planned.product.existing():
             return ""
@@ -117,7 +120,7 @@ def prepare(
         )
     if inherit and executable is None:
         raise InvalidError(
-            "--inherit-environment requires --python, whose interpreter gets your variables",
+            "--inherit-environment requires --python, the interpreter that gets your variables",
             "Add --python.",
         )
     if image is not None and (request.backend or executable is not None):
@@ -136,7 +139,7 @@ def prepare(
 
 
 def _facts(build: Chosen, backend: str, artifact: Any, fingerprint: str | None) -> dict[str, Any]:
-    """Return those facts about an environment for its report that the payload does not measure."""
+    """Return the facts that an environment's report needs, but the payload does not measure."""
     return {
         "profile": build.profile.name,
         "backend": backend,
@@ -297,7 +300,7 @@ def require_built(image: Path, labels: Mapping[str, str], profile: str, locked: 
     if stated["profile"] != profile:
         raise InvalidError(
             f"{image}: the image is for profile {printable(stated['profile'], 60)}, not {profile}",
-            f"Name its profile, or use another image.\n{again}",
+            f"Name the image's profile, or use another image.\n{again}",
         )
     if stated["lock"] != locked:
         raise InvalidError(
@@ -318,8 +321,8 @@ def sif_execution(
 ) -> apptainer.Execution:
     """Return the Apptainer execution that runs the payload in an image.
 
-    `chosen` holds the variables that select GPUs. The payload of this envbuilder replaces the
-    image's own.
+    `chosen` holds the variables that select GPUs. The payload of this version of envbuilder
+    replaces the one in the image.
     """
     payload = scratch / "payload.pyz"
     payload.write_bytes(payload_pyz())

@@ -2,8 +2,8 @@
 
 The payload records the inputs and the results of some of its training steps
 (`payload/training/outside.py`). This process repeats each of these steps (forward pass, loss,
-gradients, Adadelta, learning rate) from the recorded files, its own copy of the images and the
-published algorithm. It also repeats the answers to some images of the blind test, from the last
+gradients, Adadelta, learning rate), using the recorded files, its own copy of the images and the
+published algorithm. It also recomputes the answers to some images of the blind test, using the last
 recorded weights. No code from the environment takes part, so even a fault that affects every dtype
 or every device in the same way is detected.
 """
@@ -46,20 +46,24 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expected
 
 LEAST_STEPS = 5
-"""Minimum number of recorded steps. With five steps, the median is correct even if two of them have
-a pixel or unit at the edge, which happens in one step out of a hundred."""
+"""Minimum number of recorded steps. With five steps, the median is correct even if two steps have a
+borderline pixel or unit, which happens in one step out of a hundred."""
 
 MOST_DRAWN = 16
-"""Maximum number of epochs from which a step is drawn. A step takes 29 MB of disk and 0.4 s."""
+"""Maximum number of epochs from which a step is drawn. Each step takes 29 MB of disk space and 0.4
+s."""
 
 
 class Limits(NamedTuple):
-    """Allowed relative errors; docs/evidence/steps.md lists those of honest and of faulty runs."""
+    """Allowed relative errors.
+
+    docs/evidence/steps.md lists the errors of honest and of faulty runs.
+    """
 
     median: float
     """Allowed error of the median step, relative to the change that the step makes. If a step's
-    error is larger, the step is repeated with units that are near zero on the other side of zero.
-    """
+    error is larger, the step is repeated with the units near zero placed on the other side of
+    zero."""
     answers: float
     """Allowed error of all answers together, relative to their norm. The error of the answers to a
     single image may be `_OF_IMAGE` times as large."""
@@ -71,18 +75,21 @@ ELSEWHERE = Limits(1e-3, 5e-5)
 _OF_IMAGE = 10
 MOST_ERROR = 5e-2
 MOST_LOSS_ERROR = 1e-4
-"""Largest allowed error of any single step (`MOST_ERROR`) and of its loss."""
+"""Largest allowed error of a single step (`MOST_ERROR`), and of its loss (`MOST_LOSS_ERROR`)."""
 
 _NEAR = 1e-5
 _MOST_NEAR = 6
-"""Distance from zero within which float32 may put a unit of fc1 on the other side of zero, and the
-maximum number of such units in a batch. Adadelta makes the difference that results from such a unit
-as large as any other step."""
+"""Limits for units of fc1 whose value is near zero.
+
+`_NEAR` is the distance from zero within which float32 may put a unit on the other side of zero.
+`_MOST_NEAR` is the maximum number of such units in a batch. Adadelta makes the difference that
+results from such a unit as large as any other step.
+"""
 
 _LARGEST = 1e9
 _LEAST_LOSS = 0.1
-"""Lower bound for the divisor of a loss's error: the error is relative to the loss only if the loss
-is larger."""
+"""Lower bound for the divisor of a loss's relative error. If the loss is smaller than this value,
+its error is relative to this value instead."""
 
 _SIGMAS = 6
 """Allowed number of standard deviations for random quantities: initial weights, orders of images,
@@ -116,7 +123,7 @@ class Proof(Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """Return a sentence with the number of steps, their errors, and the error of answers."""
+        """Return a sentence with the number of steps, their errors, and the answers' error."""
         worst = max(self.steps, key=lambda each: each.error)
         median = statistics.median_low(each.error for each in self.steps)
         return (
@@ -193,9 +200,10 @@ def prove(
 
 
 def _numpy() -> Any:
-    """Import numpy so that it uses one thread.
+    """Import NumPy, and limit it to one thread.
 
-    More threads would spend longer waiting actively for work than these products take.
+    Additional threads would spend more time waiting actively for work than these matrix products
+    take.
     """
     variable = "OPENBLAS_NUM_THREADS"
     if variable in os.environ:
@@ -238,7 +246,7 @@ def _start(record: _Record, images: int) -> Iterator[str]:
 def _answers_error(
     record: _Record, state: dict[str, tuple[Any, ...]], answers: Answers
 ) -> tuple[float, float]:
-    """Return the relative error of all answers together, and the largest of a single image's."""
+    """Return the relative error of all answers, and the largest error for a single image."""
     numpy = record.numpy
     weights = {name: value for name, (value, _, _) in state.items()}
     images = _normalised(numpy.frombuffer(answers.images, "u1").reshape(-1, SIDE, SIDE, 1))
@@ -253,15 +261,19 @@ def _answers_error(
 
 
 def _normalised(pixels: Any) -> Any:
-    """Return pixels with 256 grey levels, normalised as the network's input; same shape."""
+    """Return pixels with 256 gray levels, normalized as input for the network.
+
+    The shape stays the same.
+    """
     return (pixels / 255 - MEAN) / DEVIATION
 
 
 def _repeat(record: _Record, number: int, enough: float) -> tuple[Repeated, str, tuple[Any, ...]]:
     """Repeat a recorded step, and compare the result with the record.
 
-    Return the repeated step, what is wrong with it, and its dropout masks where they matter. For
-    units near zero, both sides of zero are tried until the error is at most `enough`.
+    Return the repeated step, the problem with it (or an empty string), and its dropout masks. Each
+    mask comes with the positions at which it has an effect. For units near zero, both sides of zero
+    are tried until the error is at most `enough`.
     """
     numpy = record.numpy
     images, labels = record.batch(number)
@@ -336,7 +348,10 @@ def _worst(
 
 
 def _finite(error: float) -> float:
-    """Return an error as a report can state it: limited to 1e9, which also stands for NaN."""
+    """Return an error in a form that a report can state.
+
+    Errors are limited to 1e9, and NaN is replaced by 1e9.
+    """
     return error if error < _LARGEST else _LARGEST  # noqa: FURB136 (NaN is not below)
 
 
@@ -373,9 +388,10 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
 
 
 def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    """Yield each sign that the dropout masks are not random: a wrong share, or repetition.
+    """Yield each sign that the dropout masks are not random.
 
-    The masks of two images, or of two steps, may agree only as often as chance allows.
+    Signs are a wrong share of dropped values, and masks that repeat. The masks of two images, or of
+    two steps, may agree only as often as chance allows.
     """
     for layer, share in enumerate(model.SHARES):
         name = f"dropout {layer + 1}"
@@ -396,7 +412,10 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
 
 
 def _by_chance(events: Any, probability: float) -> bool:
-    """Return whether the share of true events is within `_SIGMAS` deviations of `probability`."""
+    """Return whether the share of true events can be explained by chance.
+
+    This is the case if the share is within `_SIGMAS` standard deviations of `probability`.
+    """
     deviation = math.sqrt(probability * (1 - probability) / max(events.size, 1))
     return not events.size or bool(abs(events.mean() - probability) <= _SIGMAS * deviation)
 
@@ -412,7 +431,7 @@ class _Record:
         self._split = split
         self.numpy = numpy
         self._rows_first = framework == "torch"
-        """Whether the weights of convolutions are stored with outputs and channels before rows and
+        """True if the weights of convolutions are stored with outputs and channels before rows and
         columns."""
         self.count = steps_of(split.count)
         self._orders: dict[int, Any] = {}
@@ -432,7 +451,7 @@ class _Record:
         return self._orders[epoch]
 
     def batch(self, number: int) -> tuple[Any, Any]:
-        """Return the normalised images of a step and their labels."""
+        """Return the normalized images of a step, and their labels."""
         epoch, position = divmod(number, self.count)
         taken = self.order(epoch)[position * BATCH : (position + 1) * BATCH]
         split = self._split
@@ -441,7 +460,10 @@ class _Record:
         return _normalised(images), self.numpy.frombuffer(split.labels, "u1")[taken]
 
     def state(self, done: int) -> dict[str, tuple[Any, Any, Any]]:
-        """Return each parameter with its two Adadelta averages, by name, as of `done` steps."""
+        """Return the state of each parameter after `done` steps, by parameter name.
+
+        The state consists of the parameter's value and its two Adadelta averages.
+        """
         if self._state[0] != done:
             self._state = done, dict(self._arrays(done))
         return self._state[1]
@@ -490,7 +512,7 @@ class _Record:
     def _read(self, name: str, size: int) -> bytes:
         """Return the contents of a file, which must have `size` bytes.
 
-        Raise `VerifyError` if the file is a link, not a plain file, or of another size.
+        Raise `VerifyError` if the file is a link, is not a regular file, or has a different size.
         """
         # Without O_NONBLOCK, a pipe in its place would never be opened.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK

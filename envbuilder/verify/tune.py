@@ -1,7 +1,7 @@
 """`envbuilder tune`: time settings in an environment, and print the settings that help.
 
-Settings that help are specific to a host, so nothing is written. Each one is printed with
-instructions, and the settings that a profile can hold are also printed as a profile.
+Which settings help depends on the host, so nothing is written. Each setting that helps is printed
+with instructions, and the settings that a profile can hold are also printed as a profile.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def asking(start: Callable[..., Completed], data: Path, expects: profile.Expecte
             raise VerifyError(printable(str(events["error"]), 300))
         if done.returncode != 0 or "report" not in events:
             last = "".join(f": {printable(end, 200)}" for end in done.last_words.splitlines()[-1:])
-            raise VerifyError(f"the trial ended with code {done.returncode}{last}")
+            raise VerifyError(f"the trial ended with exit code {done.returncode}{last}")
         return events["report"]
 
     return ask
@@ -225,7 +225,7 @@ def _try(trial: Callable[[tuple[str, ...]], Trial], series: _Series, baseline: T
 
 
 def _without_effect(setting: Setting, trial: Trial) -> str:
-    """Return why the setting had no effect in a trial, or an empty string if it had one."""
+    """Return why the setting had no effect in a trial, or an empty string if it took effect."""
     for key, expected in setting.effect.items():
         reported = trial.settings.get(key)
         # A list holds all values in use: bfloat16 autocast, for example, also uses float32.
@@ -258,7 +258,10 @@ def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_js
 
 
 def profile_keys(outcome: Outcome) -> dict[str, Any]:
-    """Return the profile keys of all winners if they help together, else of the best winner."""
+    """Return the profile keys of all winners.
+
+    If the winners do not help together, return only the keys of the best winner.
+    """
     held = [f.setting.keys for f in winners(outcome.findings) if f.setting.keys]
     if not any(joint.verdict == "helps" for joint in outcome.combined):
         held = held[:1]
@@ -280,7 +283,7 @@ def draft(name: str, keys: dict[str, Any], settings: Settings) -> str:
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """Return the outcome as data for JSON: `survey`, `defaults`, `settings` and so on."""
+    """Return the outcome as a dictionary for JSON output."""
     return {
         "survey": outcome.survey,
         "defaults": outcome.defaults,

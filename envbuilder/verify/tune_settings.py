@@ -1,13 +1,15 @@
-"""Choose settings worth a trial, and judge their trials. Pure.
+"""Choose the settings to try, and judge their trials.
 
-The candidates are derived from the payload's survey. A setting helps if the median gain of its
-pairs of trials is at least 5 % and above the machine's noise, and if the accuracy does not drop.
-Trials during which the machine was busy decide nothing.
+All functions are pure. The candidates are derived from the payload's survey. A setting helps if the
+median gain of its pairs of trials is at least 5 % and above the machine's noise, and if the
+accuracy does not drop. Trials during which the machine was busy are inconclusive.
 
-Some settings are never candidates: those that silently lower the precision of float32 (oneDNN's
-fpmath modes), those that bind threads to cores, which makes forked workers share one core
-(pytorch#99625), and those that only the measured training could use, such as its data loader or the
-order of its layers.
+Some settings are never candidates:
+
+- settings that silently lower the precision of float32 (oneDNN's fpmath modes)
+- settings that bind threads to cores, which makes forked workers share one core (pytorch#99625)
+- settings that only the measured training run could use, such as its data loader or the order of
+  its layers
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ UNSHARED = (
     "only for machines without other jobs: waiting threads keep their cores busy, and next to"
     " another job training took several times as long"
 )
-"""A warning that threads should not wait actively on some machines (which OMP_WAIT_POLICY=active or
-a long KMP_BLOCKTIME makes them do)."""
+"""A warning about settings that make threads wait actively, such as OMP_WAIT_POLICY=active or a
+long KMP_BLOCKTIME."""
 
 Kind = Literal["setting", "precision", "batch"]
 
@@ -160,7 +162,7 @@ def _waiting(survey: Survey) -> Iterator[Setting]:
 
 
 def _workloads(device: str) -> tuple[Setting, ...]:
-    """Return the candidates that depend on nothing but the device."""
+    """Return the candidates that depend only on the device."""
     cpu = device == "cpu"
     sizes, layout = ((128, 256), "contiguous") if cpu else ((256, 1024), "channels_last")
     layouts = Setting(
@@ -194,7 +196,7 @@ def _workloads(device: str) -> tuple[Setting, ...]:
 
 
 def compiled(backend: str) -> Setting:
-    """Return the setting for torch.compile with a backend that passed its gradient check here."""
+    """Return the torch.compile setting for a backend that passed its gradient check here."""
     return Setting(
         name=f"torch.compile, {backend}",
         group="compile",
@@ -210,11 +212,13 @@ PAIRS = 3
 LEAST_GAIN = 1.05
 MOST_LOST = 0.01
 MOST_LOST_QUICK = 0.03
-"""Largest accepted loss of accuracy in complete trials (`MOST_LOST`) and in quick trials, as a
-fraction. The accuracy varies even between correct settings: another memory layout, for example,
-draws other dropout masks. The accuracies of complete trials with five seeds differ by at most
-0.005, and wrong gradients cost far more (docs/guides/tuning.md). After only a few steps, the
-accuracy varies more."""
+"""Largest accepted loss of accuracy in complete (`MOST_LOST`) and quick trials, as a fraction.
+
+The accuracy varies even between correct settings. For example, a different memory layout draws
+different dropout masks. In complete trials with five seeds, the accuracies differ by at most 0.005,
+and wrong gradients cost far more (docs/guides/tuning.md). In quick trials, the accuracy varies
+more, because there are only a few steps.
+"""
 
 Verdict = Literal[
     "helps",
@@ -269,7 +273,10 @@ class Pair(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """The verdict on a setting; `gain` and `accuracy` are medians, or None without pairs."""
+    """The verdict on a setting.
+
+    `gain` and `accuracy` are medians, or None if there are no pairs of trials.
+    """
 
     setting: Setting
     verdict: Verdict
@@ -280,7 +287,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def hopeless(pairs: Sequence[Pair]) -> bool:
-    """Return whether the median gain stays below `LEAST_GAIN`, whatever the missing pairs give."""
+    """Return whether the median gain stays below `LEAST_GAIN` whatever the missing pairs show."""
     missing = [math.inf] * (PAIRS - len(pairs))
     return bool(pairs) and statistics.median([*(p.gain for p in pairs), *missing]) < LEAST_GAIN
 
@@ -346,7 +353,7 @@ def judge(
 
 
 def winners(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the best setting of each group that has one that helps, the most effective first."""
+    """Return the best helpful setting of each group, with the most effective one first."""
     best: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda f: f.gain or 0.0, reverse=True):
         if finding.verdict == "helps":

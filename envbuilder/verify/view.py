@@ -21,22 +21,22 @@ from envbuilder.verify.advice import Advice
 FARTHEST = 1e30
 """Losses of at least this value are not drawn, since an environment may send any number."""
 Tone = Literal["bad", "caution", "good", "left"]
-"""Whether a word is good news (`good`), bad news (`bad`, `caution`) or neither (`left`)."""
+"""Tone of a word: good news (`good`), bad news (`bad`, `caution`) or neither (`left`)."""
 _LONGEST = 100_000
-"""Maximum number of characters of a text on a page, since an environment may send a text of any
-length."""
+"""Maximum length of a string on a page. A limit is needed because an environment may send strings
+of any length."""
 _COLOURS = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
 
 
 class Word(Struct, frozen=True):
-    """A word of a verdict, and the tone that determines its colour."""
+    """A word of a verdict, and the tone that determines its color."""
 
     word: str
     tone: Tone
 
 
 class Fact(Struct, frozen=True):
-    """A labelled value, a note shown next to it, and a doubt about the value, shown highlighted."""
+    """A labeled value, with a note shown next to it and a highlighted doubt about the value."""
 
     label: str
     value: str
@@ -52,9 +52,9 @@ class Curve(Struct, frozen=True, kw_only=True):
 
     path: str
     losses: tuple[str, ...]
-    """Labels at the top, in the middle and at the bottom of the axis of losses."""
+    """Labels at the top, middle and bottom of the loss axis."""
     steps: tuple[str, ...]
-    """Labels at the left and right ends of the axis of steps."""
+    """Labels at the left and right ends of the step axis."""
     logarithmic: bool
     missing: int
     """Number of losses that are not drawn because they were not finite or too large."""
@@ -62,7 +62,7 @@ class Curve(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A part of a report; it is not shown if it has no facts, rows, sentences or curve."""
+    """A part of a report; it is not shown if it has no facts, rows, notes or curve."""
 
     title: str
     facts: Sequence[Fact] = ()
@@ -74,7 +74,7 @@ class Section(Struct, frozen=True, kw_only=True):
     wrong: Sequence[str] = ()
     """Notes on problems, shown before the other notes."""
     loss: Curve | None = None
-    """The curve of losses, which is shown on pages only."""
+    """The loss curve, which is shown only on pages."""
 
 
 def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
@@ -199,7 +199,7 @@ class Page(Struct, frozen=True, kw_only=True):
     title: str = ""
     """Title of the browser window; if empty, the heading is used."""
     verdict: Literal["passed", "failed", "skipped", ""] = ""
-    """The verdict, which determines the colour and the picture of the heading."""
+    """The verdict, which determines the color and the picture of the heading."""
     tag: str = ""
     sentence: str
     reasons: Sequence[str] = ()
@@ -210,7 +210,7 @@ class Page(Struct, frozen=True, kw_only=True):
     sections: Sequence[Section]
     advice: Sequence[Advice] = ()
     folded: Sequence[tuple[str, str]] = ()
-    """Titles and contents of the sections that are initially folded."""
+    """Titles and contents of the sections that are initially collapsed."""
     source: str
 
 
@@ -240,9 +240,9 @@ def templates() -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Return a text without characters that could deceive a reader or break the page.
+    """Return a string without characters that could deceive a reader or break the page.
 
-    Any value that is not a plain string is returned unchanged.
+    Return any value that is not a plain string unchanged.
     """
     # Markup is a subclass, and done.
     if type(value) is str:

@@ -28,7 +28,7 @@ OF_PROJECTS = {
 SHORT = {"arc-laptop", "epyc", "mac", "old-repository", "pascal"}
 LONGEST = 110
 """Lines of a short guide: two screens, and its test."""
-HONEST = "These commands ran with `--target-host`, because no such machine was available."
+HONEST = "We ran these commands with `--target-host`, because we had no such machine."
 
 
 @pytest.mark.parametrize("guide", TESTED)

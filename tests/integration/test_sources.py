@@ -184,7 +184,7 @@ def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> N
 
 def test_without_consent_nothing_runs(tmp_path: Path) -> None:
     locker = Locker(Resolution(), settings(tmp_path))
-    with pytest.raises(InvalidError, match="building it is not allowed") as caught:
+    with pytest.raises(InvalidError, match="building one is not allowed") as caught:
         locker.prepare("tiny", pythons=[PYTHON], location="./tiny")
     assert "build_from_source: [tiny]" in caught.value.hint
 

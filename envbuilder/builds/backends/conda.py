@@ -304,7 +304,7 @@ def _check_folder(folder: Path) -> None:
     """
     if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
         raise InvalidError(
-            f"{folder}: shell scripts of conda environments contain this path and would misread it",
+            f"{folder}: shell scripts in conda environments would misinterpret this path",
             "Set ENVBUILDER_DATA_DIR to a folder whose path has no colon, quotes, dollar sign or"
             " backslash.",
         )
@@ -321,8 +321,8 @@ def _check_host(conda: conda_locks.Target, build: Locked) -> None:
             raise HostError(
                 f"the conda lock does not fit this host: {finding.text}",
                 Hint(
-                    "The profile's conda.virtual_packages lists the properties it was locked for."
-                    " To see this machine's",
+                    "The profile's conda.virtual_packages lists the properties that the lock needs."
+                    " To show this machine's properties",
                     ("detect",),
                 ),
             )

@@ -308,8 +308,8 @@ def prepare_dockerfile(
     if target.base.suite and ref == target.base.ref:
         if target.base.unpacked:
             raise InvalidError(
-                f"the base of '{profile.name}' for {target.platform} is only unpacked, so a"
-                " Dockerfile's steps cannot run on it",
+                f"the base of '{profile.name}' for {target.platform} is unpacked without"
+                " running package scripts, so a Dockerfile's steps cannot run on it",
                 "Use --builder layers, or another base image: ENVBUILDER_BASE_IMAGE=REF.",
             )
         step = image_base.debian_step(target, settings)
@@ -524,7 +524,7 @@ def _system(
     if engine is None or reference.is_on_disk(base.ref):
         raise ToolError(
             f"the system packages of '{build.profile.name}' run scripts during installation,"
-            " which requires an engine and a base image that it can load",
+            " which requires an engine and a base image that the engine can load",
             "Start Docker, and name a base image in a registry (ENVBUILDER_BASE_IMAGE=REF).",
         )
     assert target.base is not None, "a target with a base"

@@ -526,7 +526,7 @@ def base_variables(config: Mapping[str, Any]) -> dict[str, str]:
     """
     pairs = (config.get("config") or {}).get("Env") or []
     if not isinstance(pairs, list) or not all(isinstance(p, str) for p in pairs):
-        raise InvalidError("the base image's configuration: config.Env: not a list of text")
+        raise InvalidError("the base image's configuration: config.Env: not a list of strings")
     variables = dict(p.split("=", 1) for p in pairs if "=" in p)
     variables.setdefault("PATH", DEFAULT_PATH)
     return variables

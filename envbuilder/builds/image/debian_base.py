@@ -311,7 +311,7 @@ def layer_members(tar: Path, folder: Path) -> Iterator[Member]:
 def _clean_path(name: str) -> str:
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if ".." in parts:
-        raise BuildError(f"mmdebstrap made a path outside the base: {name}")
+        raise BuildError(f"mmdebstrap created a path outside the base: {name}")
     return "/".join(parts)
 
 
@@ -343,7 +343,7 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
         name = differ[0]
         raise BuildError(
             f"mmdebstrap installed packages that differ from the lock: {name}"
-            f" {actual.get(name, 'is missing')}, locked: {locked.get(name, 'none')}",
+            f" {actual.get(name, 'is missing')}, but the lock has {locked.get(name, 'none')}",
             "Check the log, or try a newer mmdebstrap.",
         )
 

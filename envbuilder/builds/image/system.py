@@ -267,7 +267,7 @@ def unpacked_members(
     status = root.contents.get(deb.STATUS)
     if status is None:
         raise BuildError(
-            "the base image has no dpkg status, so packages cannot be recorded in it",
+            "the base image has no dpkg status file, so packages cannot be recorded in it",
             "Use a Debian base image (ENVBUILDER_BASE_IMAGE=REF), or --builder buildkit.",
         )
     stanzas: dict[tuple[str, str], str] = {}  # by dpkg's sort key
@@ -389,7 +389,7 @@ def _resolved_folder(file: File, folder: str, root: rootfs.RootFs) -> str:
         if resolved is None or (resolved and root.entries[resolved].kind != "folder"):
             raise _refused(file, f"/{parent} of the base image is not a folder")
         return "/".join(filter(None, [resolved, *parts[depth:]]))
-    raise AssertionError("the root folder always exists")
+    raise AssertionError("unreachable: the root folder is a parent of every path")
 
 
 def _control_text(file: File, content: bytes) -> str:

@@ -182,7 +182,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 def _clone(source: str, target: str) -> None:
     if sys.platform != "linux":
-        raise OSError(errno.ENOTSUP, "can only be cloned on Linux", target)
+        raise OSError(errno.ENOTSUP, "files can be cloned only on Linux", target)
     import fcntl
 
     with open(source, "rb") as read, open(target, "xb") as written:  # noqa: PTH123

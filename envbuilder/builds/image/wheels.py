@@ -409,7 +409,7 @@ class Stage(Struct, frozen=True):
         for record in sorted(site.glob("*.dist-info/RECORD")):
             if canonicalize_name(record.parent.name.partition("-")[0]) == name:
                 return record.relative_to(self.env).as_posix()
-        raise BuildError(f"{wheel.basename}: the installation left no RECORD")
+        raise BuildError(f"{wheel.basename}: the installation wrote no RECORD")
 
     def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
         """Return the sorted paths in an installed wheel's RECORD, relative to the environment."""

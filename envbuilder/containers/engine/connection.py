@@ -65,5 +65,5 @@ def _no_answer(reason: str) -> ToolError:
     return ToolError(
         f"no container engine answers: {reason}",
         "Start Docker (or install podman), check DOCKER_HOST and your permissions for the socket,"
-        " or use --backend venv, which needs none.",
+        " or use --backend venv, which needs no engine.",
     )

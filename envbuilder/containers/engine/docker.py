@@ -357,7 +357,7 @@ class DockerEngine(Engine):
         text = words.rpartition("docker: ")[2].removeprefix(_DAEMON).partition("\n\n")[0].strip()
         if any(failure in text for failure in _DEVICE_FAILURES):
             return ToolError(
-                f"the engine cannot give the container its device: {text}",
+                f"the engine cannot pass the device to the container: {text}",
                 "Install the GPU's driver or its container toolkit, or use --force to omit the"
                 " device flags.",
             )

@@ -44,7 +44,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
             name = image.tags[0] if image.tags else image.id
             raise BuildError(
                 f"{name}: the engine has lost {lost[0]}, which belongs to this image",
-                f"Remove the image and get it again: docker rmi {name}, then docker pull or load.",
+                f"Remove the image (docker rmi {name}), then pull or load it again.",
             )
         archive.move_into_place(new_layout, target)
     return Layout.open(target)

@@ -152,7 +152,7 @@ class Engine(abc.ABC):
         """
         if only and ((image := self.image(ref)) is None or image.id != only):
             raise BuildError(
-                f"{ref} now names another image, or none", "Run the same command again."
+                f"{ref} now refers to another image, or to none", "Run the same command again."
             )
         self._remove(ref)
 

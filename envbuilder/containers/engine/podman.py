@@ -210,7 +210,7 @@ class PodmanEngine(Engine):
             )
         if "no such file or directory" in words and "/dev/" in words:
             return ToolError(
-                f"podman cannot give the container its device: {words}",
+                f"podman cannot pass the device to the container: {words}",
                 "Install the GPU's driver, or use --force to omit the device flags.",
             )
         return VerifyError(f"the container cannot be started: {words}")
@@ -246,7 +246,7 @@ def connect(url: str | None) -> PodmanEngine:
     Raise `ToolError` if podman is missing, does not answer, or is too old.
     """
     if process.which("podman") is None:
-        raise ToolError("podman's socket answers, but its client is not on PATH", _HINT)
+        raise ToolError("podman's socket answers, but the podman client is not on PATH", _HINT)
     command = ("podman", "--url", url) if url else ("podman",)
     client = process.run(["podman", "--version"], timeout=_SECONDS)
     if client.returncode != 0:

@@ -255,7 +255,7 @@ def _unpack_member(archive: Tar, member: tarfile.TarInfo, folder: Path) -> None:
     with target.open("wb") as out:
         out.writelines(archive.pieces(member))
     if blob and (actual := files.file_sha256(target)) != path.name:
-        raise BuildError(f"{member.name}: damaged in the archive: found sha256 {actual}")
+        raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {actual}")
 
 
 def _path(digest: types.Digest) -> str:

@@ -234,11 +234,11 @@ def clean(members: Iterable[Member]) -> list[Member]:
         wrong = archives.path_objection(member.path)
         wrong = wrong or folders.objection(member.path, is_folder=member.kind == "folder")
         if member.kind == "link" and not (member.target and member.target.isprintable()):
-            wrong = wrong or f"{member.path!r} is a link to {member.target!r}"
+            wrong = wrong or f"{member.path!r} is a link with an invalid target: {member.target!r}"
         if wrong:
             raise BuildError(
                 f"cannot create a layer: {wrong}",
-                "A package causes this: remove it from the profile, or pin another version.",
+                "Remove the package that causes this from the profile, or pin another version.",
             )
     return ordered
 

@@ -186,7 +186,7 @@ class Layout:
                 f"{folder}: not an OCI image layout (a folder with {MARK} and index.json)"
             ) from error
         if version != _VERSION:
-            raise InvalidError(f"{folder}: unknown version of an OCI image layout")
+            raise InvalidError(f"{folder}: unsupported version of the OCI image layout")
         layout = cls(folder)
         layout.index()
         return layout
@@ -245,7 +245,7 @@ class Layout:
         size = path.stat().st_size
         if size != of.size:
             raise WrongHashError(
-                f"{path}: damaged: expected {of.size} bytes with digest {of.digest}, found {size}"
+                f"{path}: damaged: {of.digest} has {of.size} bytes, but the file has {size}"
             )
         found = files.file_sha256(path)
         if f"sha256:{found}" != of.digest:
@@ -255,7 +255,7 @@ class Layout:
     def read(self, of: Descriptor) -> bytes:
         """Check and return the content of a small blob: a manifest, an index or a configuration."""
         if of.size > JSON_LIMIT:
-            raise InvalidError(f"{of.digest}: {of.size} bytes, more than the limit of {JSON_LIMIT}")
+            raise InvalidError(f"{of.digest}: {of.size} bytes exceed the limit of {JSON_LIMIT}")
         return self.checked(of).read_bytes()
 
     # --- images

@@ -505,7 +505,7 @@ class Login:
             token = parse_token(body) if response.status_code == requests.codes.ok else ""
             if token:
                 return token
-            who = "anybody" if credential is None else "this login"
+            who = "anonymous users" if credential is None else "these credentials"
             problem = f"no token for {who} (HTTP {response.status_code})"
             if not attempts.may_repeat(response):
                 break
@@ -726,7 +726,7 @@ def _ask_helper(helper: str, server: str, path: Path) -> Credential | None:
     program = f"docker-credential-{helper}"
     if process.which(program) is None:
         raise ToolError(
-            f"{program} not found: {path} names it for {server}",
+            f"{program} not found: {path} configures it for {server}",
             "Install this credential helper, or set DOCKER_CONFIG to a folder with another"
             " config.json.",
         )
@@ -739,7 +739,7 @@ def _ask_helper(helper: str, server: str, path: Path) -> Credential | None:
         answer = None
     if answer is None:
         raise ToolError(
-            f"{program} returned no login for {server} (exit {done.returncode})",
+            f"{program} returned no credentials for {server} (exit {done.returncode})",
             f"To test it: echo {server} | {program} get",
         )
     if not answer.secret:

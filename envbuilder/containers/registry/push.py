@@ -211,12 +211,12 @@ class _Upload(Struct):
                 stream.seek(self._offset)
                 data = stream.read(self._piece)
                 if not data:
-                    raise BuildError(f"{self._source} is shorter than its manifest states")
+                    raise BuildError(f"{self._source} is shorter than the size in its manifest")
                 end = self._offset + len(data)
                 headers = {"Content-Range": f"{self._offset}-{end - 1}"}
                 self._read(self._ask("PATCH", self._location, ACCEPTED, data, headers), end)
                 if self._offset != end:
-                    raise BrokenOffError("the registry accepted only a part of the upload")
+                    raise BrokenOffError("the registry accepted only part of the upload")
 
     def _close(self) -> None:
         """Complete the upload by sending the blob's digest.

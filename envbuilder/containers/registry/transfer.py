@@ -534,8 +534,8 @@ def _require_listed(
     """
     path = layout.blob(digest)
     if not path.is_file():
-        raise BuildError(f"{path} is missing")
+        raise BuildError(f"{path}: the image index is missing")
     index = Descriptor(media_type=INDEX, digest=digest, size=path.stat().st_size)
     descriptors = decode(layout.read(index), Index, str(path))
     if only_image(descriptors.manifests, platform, str(path)).digest != image.digest:
-        raise InvalidError(f"{path} does not list {image.digest}")
+        raise InvalidError(f"{path}: the image index does not list {image.digest}")

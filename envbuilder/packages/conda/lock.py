@@ -180,7 +180,7 @@ def _check(lock: Lock, path: Path) -> None:
     """
     pairs = [(t.platform, t.python) for t in lock.targets]
     if not pairs or len(set(pairs)) != len(pairs):
-        raise InvalidError(f"{path}: targets: empty, or a platform and Python appear twice")
+        raise InvalidError(f"{path}: targets: empty, or with a platform and Python twice")
     for target in lock.targets:
         label = f"{path}: {target.platform} Python {target.python}"
         names = Counter(p.name for p in target.packages)

@@ -331,8 +331,8 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
         longest = len(entry.prefix_placeholder.placeholder.encode())
         if len(os.fsencode(prefix)) > longest:
             raise BuildError(
-                f"{package.file}: cannot be installed in {prefix}: {relative} limits this"
-                f" path to {longest} bytes",
+                f"{package.file}: cannot be installed in {prefix}: {relative} limits the length of"
+                f" this path to {longest} bytes",
                 "Set ENVBUILDER_DATA_DIR to a folder with a shorter path.",
             )
 

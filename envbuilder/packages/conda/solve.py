@@ -248,7 +248,7 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
     shown = f"{name}: {record.file_name}"
     if record.subdir not in {subdir, "noarch"}:
         raise BuildError(
-            f"{shown}: the channel offers it for {subdir}, but its record says {record.subdir}"
+            f"{shown}: offered by the channel for {subdir}, but its record says {record.subdir}"
         )
     if record.url != f"{root}/{record.subdir}/{record.file_name}":
         raise BuildError(f"{shown}: the package is not in its platform's folder, {record.subdir}")
@@ -270,7 +270,7 @@ def _hash(url: str, sha256: str, shown: str) -> str:
     if urlsplit(url).scheme != "file":
         if not sha256:
             raise BuildError(
-                f"{shown}: cannot be locked, because its channel states no sha256",
+                f"{shown}: cannot be locked, because its channel provides no sha256",
                 "Index the channel again, or use another channel for the package.",
             )
         return sha256
@@ -280,7 +280,7 @@ def _hash(url: str, sha256: str, shown: str) -> str:
         raise BuildError(f"{shown}: cannot be read: {error.strerror}") from error
     if sha256 and sha256 != actual:
         raise BuildError(
-            f"{shown}: expected sha256 {sha256} as its channel states, found {actual}",
+            f"{shown}: the channel lists sha256 {sha256}, but the archive has {actual}",
             "The archive was changed after the channel was indexed.",
         )
     return actual

@@ -455,7 +455,7 @@ def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
     actual = hashlib.sha256(raw).hexdigest()
     if actual != matched[1]:
         raise BuildError(
-            f"Debian {suite}: {path} has sha256 {actual}, but the Release file states {matched[1]}",
+            f"Debian {suite}: {path} has sha256 {actual}, but the Release file lists {matched[1]}",
             "The mirror may be updating, or its files were altered. Try again later, or use"
             " another mirror.",
         )
@@ -609,7 +609,7 @@ class Debs:
             raise InvalidError(
                 f"profile '{self._profile.name}': debian_base.{python}: the package"
                 f" python{python} is missing",
-                f"Add python{python}, or python3 if that is the suite's own version.",
+                f"Add python{python}, or python3 if this is the suite's default Python version.",
             )
         names = frozenset(f.name for f in system)
         return (*system, *lock(tuple(asked), debian_suite, names))

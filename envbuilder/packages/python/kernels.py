@@ -94,7 +94,7 @@ def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T
             members = [m for m in wheel.infolist() if _LIBRARY.fullmatch(m.filename)]
             limit = archives.unpacked_limit(path.stat().st_size)
             if sum(member.file_size for member in members) > limit:
-                raise ValueError("its libraries unpack to more than the limit")
+                raise ValueError("its libraries unpack to more bytes than allowed")
             return {member.filename: read(wheel, member) for member in members}
     except (OSError, struct.error, *archives.BAD_ZIP) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error

@@ -529,8 +529,8 @@ class Uv(Struct, frozen=True, kw_only=True):
                 size = path.stat().st_size
         if not sha256:
             raise BuildError(
-                f"{wheel.file}: your package index states no sha256 for this file",
-                "Use an index that states hashes.",
+                f"{wheel.file}: your package index provides no sha256 for this file",
+                "Use an index that provides hashes.",
             )
         return Found(
             file=_checked(

@@ -253,8 +253,8 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
         raise InvalidError(
             f"{wheel.basename}: the wheel does not install the same files everywhere:"
             f" {str(error)[:_LONGEST_LINE]}",
-            "The file matches the lock, so the wheel is malformed. Report it to its"
-            f" project, and pin another version of {wheel.name}.",
+            "The file matches the lock, so the wheel is malformed. Report it to the"
+            f" project that publishes it, and pin another version of {wheel.name}.",
         ) from error
 
 
@@ -365,7 +365,7 @@ class RemoteFile(io.RawIOBase):
         begin = self._at - self._begin
         data = self._data[begin : begin + count] if begin >= 0 else b""
         if len(data) < count:
-            raise OSError("the server sent a different part than requested")
+            raise OSError("the server sent a different part of the file than requested")
         buffer[:count] = data
         self._at += count
         return count

@@ -318,12 +318,12 @@ def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile,
             distribution, version, _, _ = parse_wheel_filename(file)
             members = _members(archive)
             if len(members) > _MOST_FILES or sum(i.file_size for i in members.values()) > _LARGEST:
-                raise ValueError("it has too many files, or they are too large")
+                raise ValueError("it has too many files, or its files are too large")
             info = _info(members, distribution, version)
             content = archives.zip_content(archive, f"{info}METADATA", _RESULT)
             read = static_metadata.metadata(content.decode("utf-8", "replace"))
             if read is None:
-                raise ValueError("its METADATA states no version")
+                raise ValueError("its METADATA contains no version")
             metadata = read[0]
             if types.canonical(metadata.name) != distribution or distribution != types.canonical(
                 name
@@ -509,7 +509,7 @@ def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
     kernels = wished or (row.kernels if row else ())
     if not kernels:
         raise BuildError(
-            f"it is unknown for which GPUs torch {torch.version} is compiled",
+            f"cannot determine which GPUs torch {torch.version} was compiled for",
             "Name the GPUs to compile for in envbuilder.yaml, for example cuda_architectures:"
             ' ["9.0"].',
         )

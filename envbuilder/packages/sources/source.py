@@ -140,7 +140,7 @@ def newest(
         versions = sorted({version for version, _ in every})
         raise InvalidError(
             f"{name}{specifier}: no source of a matching release"
-            f"{f' from before {as_of}' if as_of else ''} fits Python {' or '.join(pythons)}",
+            f"{f' from before {as_of}' if as_of else ''} supports Python {' or '.join(pythons)}",
             f"Sources exist for: {', '.join(map(str, versions[-20:])) or 'no release'}.",
         )
     return str(best), admitted[best]
@@ -266,7 +266,7 @@ def of_path(location: Location, settings: Settings) -> Recipe:
     Raise `InvalidError` if the folder is outside the project or other users can write to it.
     """
     if settings.project is None:
-        raise InvalidError(f"{escaped(location.url)}: folders can only be used in a project")
+        raise InvalidError(f"{escaped(location.url)}: folders can be used only in a project")
     folder = folders.within(settings.project, location.url)
     files.require_own(folder)
     relative = folder.relative_to(settings.project.resolve()).as_posix()

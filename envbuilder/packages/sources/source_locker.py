@@ -282,7 +282,7 @@ class WheelBuilder:
             else:
                 return BuiltWheel(plan=plan, wheel=wheel)
             if plan.with_framework:
-                raise FrameworkError(f"{name}: it cannot be built without the framework")
+                raise FrameworkError(f"{name}: cannot be built without the framework")
         raise failure or BuildError(f"{name}: its build keeps requesting further requirements")
 
     def built(
@@ -405,7 +405,7 @@ def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
 def _mismatch(name: str, expected: str, actual: str) -> BuildError:
     """Return the error for a build whose wheel differs from the locked wheel."""
     return BuildError(
-        f"{name}: its build gives a different wheel on this machine: expected sha256 {expected},"
+        f"{name}: its build produces a different wheel on this machine: expected sha256 {expected},"
         f" got {actual}",
         (
             Hint(
@@ -518,7 +518,7 @@ class SourceLocker:
         parsed = source.located(location)
         if not self.allows(name) and parsed.kind != "wheel":
             raise InvalidError(
-                f"{name}: there is no wheel, and building it is not allowed, because a build"
+                f"{name}: there is no wheel, and building one is not allowed, because a build"
                 " runs the package's own code",
                 f"To allow it, write build_from_source: [{name}] into envbuilder.yaml.",
             )
@@ -581,7 +581,7 @@ class SourceLocker:
             size = None
         if metadata.name and types.canonical(metadata.name) != name:
             raise InvalidError(
-                f"{name}: its source belongs to {escaped(metadata.name)}", "Use that name instead."
+                f"{name}: its source is named {escaped(metadata.name)}", "Use that name instead."
             )
         if not versions.contains(metadata.version, prereleases=True):
             raise InvalidError(
@@ -649,7 +649,7 @@ class SourceLocker:
             raise BuildError(
                 f"{name}: cannot be built without the framework, and its source does not"
                 " declare its requirements",
-                "Use a release from the package index, whose source declares them.",
+                "Use a release from the package index: its source declares the requirements.",
             )
         return metadata, plan, None, ""
 
@@ -750,7 +750,7 @@ class SourceLocker:
             return as_source(replace(file, recipe=recipe)), needs
         if wheel.metadata.version != candidate.version:
             raise BuildError(
-                f"{file.name}: its source states version {candidate.version}, but its build has"
+                f"{file.name}: its source has version {candidate.version}, but the built wheel has"
                 f" version {escaped(wheel.metadata.version)}"
             )
         return _wheel_file(file, wheel, recipe), needs
@@ -950,8 +950,8 @@ def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
     compiled = file.kind == "source" or not file.file.endswith("-any.whl")
     if builder.platform != target.platform and (compiled or foreign):
         raise BuildError(
-            f"{file.name} {file.version}: there is no wheel, and only {target.platform} can build"
-            " it",
+            f"{file.name} {file.version}: there is no wheel, and only {target.platform} machines"
+            " can build one",
             Hint(
                 "Build on that platform, render a Dockerfile, which builds it in the image, or"
                 " transfer the wheel in a bundle",

@@ -1,1 +1,1 @@
-"""Verification reports: their schema, checks from outside, and comparison with earlier reports."""
+"""Verification reports: their schema, consistency checks, and comparison with earlier reports."""

@@ -1,4 +1,4 @@
-"""Compare reports from several machines, with one row each, as Markdown, CSV or JSON."""
+"""Tabulate reports from several machines, one row per report, as Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from envbuilder.verify.report.regression import StoredReport
 
 STANDARD = (60_000, "float32")
-"""Number of training images and precision of the standard epoch, for which times are commonly
-published."""
+"""Number of training images and precision of the standard epoch. Published times usually refer to
+this epoch."""
 COLUMNS = (
     "machine",
     "verdict",
@@ -53,18 +53,18 @@ FOOTNOTES = {
     ),
     "†": "the machine was busy, so its speed was not judged",
 }
-"""For each mark that can follow a time in the table: what the mark means."""
+"""Meaning of each mark that can follow a time in the table."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
     """The values of one report. Durations are in seconds and exclude evaluation.
 
-    `cpu_seconds` and `accelerator_seconds` are the times of first epochs, which every report has; a
-    time counts only if the requested device did the work. `speedup` is the ratio of the two, and
-    thus compares like with like. `images_per_second` is the speed of the last epoch. `peak_bytes`
-    is the framework's peak use of the device's memory, or of the machine's memory on the CPU.
-    `start_seconds` is the time from the start of the process to the end of its first training step,
-    including imports and compilation.
+    `cpu_seconds` and `accelerator_seconds` are the durations of first epochs, because every report
+    has a first epoch. An epoch of the verified device counts only if that device did the work.
+    `speedup` is the ratio of these two durations, and thus compares like with like.
+    `images_per_second` is the speed of the last epoch. `peak_bytes` is the framework's peak use of
+    the device's memory, or of the machine's memory on the CPU. `start_seconds` is the time from the
+    start of the process to the end of its first training step, including imports and compilation.
     """
 
     file: str
@@ -92,7 +92,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def standard(self) -> bool:
-        """Return whether the epoch is the commonly published one, which `STANDARD` describes."""
+        """Return whether the epoch is the standard epoch that `STANDARD` describes."""
         return not self.quick and (self.images, self.precision) == STANDARD
 
 
@@ -164,7 +164,7 @@ def _date(time: str) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return the texts to show for a row, in the order of `COLUMNS`."""
+    """Return the cells of a row as strings, in the order of `COLUMNS`."""
     mark = "" if row.standard else "*"
     if row.speed == "not_judged":
         mark += "†"
@@ -223,7 +223,10 @@ def footnotes(shown: Sequence[Row]) -> list[str]:
 
 
 def comma_separated(shown: Sequence[Row]) -> str:
-    """Return the rows as CSV with a header; escape values that could be formulas."""
+    """Return the rows as CSV with a header.
+
+    Values that a spreadsheet could interpret as formulas are escaped.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(Row.__struct_fields__)

@@ -35,61 +35,74 @@ _ROUNDED = 0.001
 _LOSS_SHARE = 0.3
 _LOSS_APART = 0.1
 _LEAST_POINTS = 20
-"""Largest accepted difference between the mean of the loss curve and the mean loss of the epochs: a
-fraction of the latter plus a constant. The loss curve holds every n-th step, and is checked only if
-it has at least `_LEAST_POINTS` points. (The 188 points of a full epoch had a mean of 0.196; the
-epoch's was 0.193.)"""
+"""Limits for comparing the mean of the loss curve with the mean loss of the epochs.
+
+The difference may be at most `_LOSS_SHARE` of the epochs' mean loss plus `_LOSS_APART`. The loss
+curve holds every n-th step, and is checked only if it has at least `_LEAST_POINTS` points. For
+example, the 188 points of a full epoch had a mean of 0.196, and the epoch itself had a mean loss of
+0.193.
+"""
 
 
 MATMUL_RATE = "matmul rate"
 MOST_MATMUL_SHARE = 1.1
-"""Largest plausible compute rate of an epoch, relative to the rate of one large matrix product. At
-the same load, an epoch computes more slowly than the product on the same device, but the two are
-measured minutes apart. Idle machines reached 1.04 and 1.05 (docs/evidence/reports), a busy one
-1.27. A higher value means that the load changed between the two measurements."""
+"""Largest plausible compute rate of an epoch, relative to the rate of one large matrix product.
+
+Under the same load, an epoch computes more slowly than a matrix product on the same device, but the
+two are measured minutes apart. Idle machines reached 1.04 and 1.05 (docs/evidence/reports), and a
+busy machine reached 1.27. A value above the limit means that the load changed between the two
+measurements.
+"""
 
 
 class Gates(NamedTuple):
-    """What a training must reach after its last epoch. Losses are mean cross-entropies in nats."""
+    """Results that a training run must reach. Losses are mean cross-entropies in nats."""
 
     accuracy: float
-    """The lowest fraction of right answers in the blind test."""
+    """Lowest accepted fraction of correct answers in the blind test."""
     loss: float
-    """The highest loss in training, over the last epoch."""
+    """Highest accepted training loss of the last epoch."""
     blind_loss: float
-    """The highest loss in the blind test."""
+    """Highest accepted loss in the blind test."""
 
 
 LOSS_AT_NO_ERROR = 0.2
 LOSS_PER_ERROR = 8.8
-"""Bound on both losses where an accuracy is stated and not measured: its base, and its slope over
-the rate of errors that are allowed. It is 0.42 for 97.5 %. A network that learned nothing has
-ln 10 = 2.30.
+"""Coefficients of the limit on both losses, used if an accuracy is stated instead of measured.
+
+The limit is `LOSS_AT_NO_ERROR` plus `LOSS_PER_ERROR` times the allowed error rate. For an accuracy
+of 97.5 %, the limit is 0.42. A network that learned nothing has a loss of ln 10 = 2.30.
 """
 
 
 def gates_at(accuracy: float) -> Gates:
-    """Return the gates that go with a stated accuracy."""
+    """Return the gates for a stated accuracy."""
     loss = LOSS_AT_NO_ERROR + LOSS_PER_ERROR * (1 - accuracy)
     return Gates(accuracy, loss, loss)
 
 
 QUICK = (Gates(0.758, 1.4, 0.7), Gates(0.887, 0.5, 0.34), Gates(0.922, 0.35, 0.23))
-"""Required after one, two, and three or more epochs of 3,000 images, tested on 1,000.
+"""Gates after one, two, and three or more epochs of 3,000 images, tested on 1,000 images.
 
-With 95 % confidence, at most one of 10,000 honest trainings misses any of them.
-docs/evidence/gates.md has the trainings by all frameworks, on the CPU, and their distribution.
+With 95 % confidence, at most one in 10,000 honest training runs misses any of these gates.
+docs/evidence/gates.md lists the training runs of all frameworks on the CPU, and the distribution of
+their results.
 """
 
 MIN_ACCURACY = 0.975
-"""Required after one epoch of `FEW` images or more, but not all: no such training was measured."""
+"""Accuracy required after at least one epoch of `FEW` or more images, but not of all images. No
+such training run was measured."""
 
 FULL = Gates(0.972, 0.24, 0.1)
-"""Required after one epoch or more of all images; measured as `QUICK` was."""
+"""Gates after one or more epochs of all images. They were measured in the same way as `QUICK`."""
 
 
 def gates_for(data: Dataset, epochs: int, stated: float | None) -> Gates:
-    """Return what a training run must reach: the stated accuracy, or what was measured."""
+    """Return the gates for a training run.
+
+    If an accuracy is `stated`, the gates are derived from it. Otherwise, they depend on the number
+    of images and epochs.
+    """
     if stated is not None:
         return gates_at(stated)
     if not data.subset:
@@ -115,14 +128,14 @@ class Request(Struct, frozen=True, kw_only=True):
     precision: str
     gates: Gates
     checks: tuple[str, ...] = ()
-    """Names of the checks that must have run: those of every verification, and those of the
-    profile."""
+    """Names of the checks that must have run: those that every verification runs, and those that
+    the profile adds."""
 
 
 def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
-    """Return the request that describes a verification; `data` is the complete data set.
+    """Return the request that describes a verification.
 
-    The verification may use only a part of `data`.
+    `data` is the complete data set. The verification may use only a part of it.
     """
     used = data
     if quick:
@@ -170,10 +183,11 @@ def contradictions(request: Request, measured: Measured, seconds: float) -> list
 
 
 def matmul_rate(measured: Measured) -> Check | None:
-    """Return a warning if the last epoch computed faster than the matmul measured after it.
+    """Return a warning if the last epoch's compute rate is implausible, or None if it is not.
 
-    The warning does not change the verdict, because it is unknown which of the two measurements was
-    disturbed.
+    The rate is implausible if it exceeds the rate of the matrix product that was measured after the
+    epoch by more than the tolerance (`MOST_MATMUL_SHARE`). The warning does not change the verdict,
+    because it is unknown which of the two measurements was disturbed.
     """
     share = measured.measurements.matmul_share if measured.measurements else None
     if share is None or share <= MOST_MATMUL_SHARE:

@@ -1,4 +1,4 @@
-"""Typed data with valid ranges: the setup and the measurements of a verification."""
+"""Types with range constraints for the setup and the measurements of a verification."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 Size = Annotated[int, Meta(ge=0)]
-"""A number of bytes or items, from 0."""
+"""A number of bytes or items, at least 0."""
 
 Positive = Annotated[float, Meta(gt=0)]
-"""A measured rate or duration above 0."""
+"""A measured rate or duration, greater than 0."""
 
 NotNegative = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 
 
 class Dataset(Struct, frozen=True, kw_only=True):
-    """The data: the numbers of training and test images, and the sha256 of each file."""
+    """The data set: its numbers of training and test images, and the SHA-256 of each file."""
 
     name: str | None = None
     train: Size | None = None
@@ -50,7 +50,10 @@ class Precision(Struct, frozen=True, kw_only=True):
 
 
 class Threads(Struct, frozen=True, kw_only=True):
-    """The framework's number of threads, the CPU quota, and the allocator: a path, or `libc`."""
+    """The framework's number of threads, the CPU quota, and the allocator.
+
+    `allocator` is the path of a library, or `libc`.
+    """
 
     framework: Size | None = None
     quota: Annotated[float, Meta(gt=0)] | None = None
@@ -58,7 +61,10 @@ class Threads(Struct, frozen=True, kw_only=True):
 
 
 class Origins(Struct, frozen=True, kw_only=True):
-    """Whether the caller's variables determined which code ran, and their values."""
+    """The caller's variables that decided which code ran, with their values.
+
+    `as_found` says whether the caller's variables decided this.
+    """
 
     as_found: bool
     variables: dict[str, str] = {}
@@ -82,7 +88,7 @@ class Cpu(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """The sizes of the machine's memory, the limit of the container or group, and /dev/shm."""
+    """Size of the machine's memory, limit of the container or cgroup, and size of /dev/shm."""
 
     total_bytes: Size | None = None
     limit_bytes: Size | None = None
@@ -90,7 +96,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """The facts about the machine that pages show; `detect --json` has all."""
+    """The facts about the machine that report pages show; `detect --json` lists all facts."""
 
     os: str | None = None
     os_version: str | None = None
@@ -102,13 +108,13 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 class Contention(Struct, frozen=True, kw_only=True):
-    """Competition for the CPU during one timed piece of work; null if not counted here.
+    """Competition for the CPU during one timed piece of work.
 
-    `cpus` and `quota` limit the process. `threads` is the number of the framework's threads, or
-    null if an accelerator did the work. Pressure is the time during which some task waited for a
-    CPU, on the whole machine and in the process's own cgroup. `other_seconds` is the time that the
-    CPUs worked for other processes, and `steal_seconds` the time that a hypervisor took from them;
-    both are summed over the CPUs.
+    A value is null if it could not be counted on this machine. `cpus` and `quota` limit the
+    process. `threads` is the framework's number of threads, or null if an accelerator did the work.
+    The pressure values state how long at least one task waited for a CPU, on the whole machine and
+    in the process's own cgroup. `other_seconds` is the CPU time that other processes used, and
+    `steal_seconds` is the CPU time that a hypervisor took. Both are summed over the CPUs.
     """
 
     seconds: NotNegative
@@ -134,7 +140,10 @@ class Matmul(Struct, frozen=True, kw_only=True):
 
 
 class Bandwidth(Struct, frozen=True, kw_only=True):
-    """Bandwidths in bytes per second; null if a path does not exist or could not be measured."""
+    """Bandwidths in bytes per second.
+
+    A value is null if the data path does not exist or could not be measured.
+    """
 
     device: Positive | None = None
     host_to_device: Positive | None = None
@@ -155,8 +164,9 @@ class Measurements(Struct, frozen=True, kw_only=True):
     """The machine's performance; a value is null if it could not be measured.
 
     `matmul_share` is the compute rate of the last epoch as a fraction of the float32 matmul rate.
-    Quiet machines gave up to 1.05. Above 1.1, one of the two measurements was disturbed: the report
-    then has the warning `matmul rate`, and its times should be measured again.
+    Idle machines reached up to 1.05. A value above 1.1 means that one of the two measurements was
+    disturbed. The report then has the warning `matmul rate`, and its times should be measured
+    again.
     """
 
     matmul: tuple[Matmul, ...] | None = None
@@ -171,8 +181,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
 class Repeated(Struct, frozen=True, kw_only=True):
     """A training step that was repeated outside of the environment, in float64.
 
-    Steps are counted from 1 over all epochs. `error` is the largest error among the arrays that the
-    step changes, relative to the change of that array; `array` is its name.
+    Steps are counted from 1 over all epochs. `error` is the largest error of any array that the
+    step changes, relative to that array's change. `array` is the name of that array.
     """
 
     step: Count

@@ -35,10 +35,10 @@ SCHEMA = 2
 MOST_LOSSES = 200
 MOST_TIMED = 200
 MOST_REPEATED = 100
-"""Maximum number of losses, timed parts and repeated steps, since an environment may report any
-number."""
+"""Maximum numbers of losses, timed parts and repeated steps. Limits are needed because an
+environment may report any number of them."""
 _TOO_LARGE = 2**64
-"""Numbers from this value on are refused: no real count, size or seed is as large."""
+"""Smallest number that is rejected as too large. Real counts, sizes and seeds are all smaller."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -62,9 +62,9 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Epoch(Struct, frozen=True, kw_only=True):
-    """One training pass: its times, which exclude evaluation, its loss and its accuracy.
+    """One training pass, with its times (which exclude evaluation), its loss and its accuracy.
 
-    `accuracy` is a fraction of the test set.
+    `accuracy` is the fraction of the test set that was classified correctly.
     """
 
     seconds: float
@@ -87,9 +87,9 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """The training: all passes and the parameters.
+    """A training run: all of its passes, and its parameters.
 
-    `losses` holds (step, loss) pairs of some steps; null stands for a loss that is not finite.
+    `losses` holds (step, loss) pairs for some of the steps. A loss is null if it is not finite.
     """
 
     epochs: tuple[Epoch, ...]
@@ -108,7 +108,7 @@ class Training(Struct, frozen=True, kw_only=True):
 class Speed(Struct, frozen=True, kw_only=True):
     """The speed of a compile backend relative to eager mode.
 
-    `counts` is true only if the backend's results were right.
+    `counts` is true only if the backend's results were correct.
     """
 
     counts: bool
@@ -122,7 +122,7 @@ class Gradients(Struct, frozen=True, kw_only=True):
 
 
 class Compiled(Struct, frozen=True, kw_only=True):
-    """The results of one compile backend that was tried."""
+    """The test results of one compile backend."""
 
     backend: str
     error: str | None = None
@@ -141,10 +141,11 @@ class ScalingDevice(Struct, frozen=True, kw_only=True):
 
 
 class Scaling(Struct, frozen=True, kw_only=True):
-    """The result of several devices in data parallel; values are null if nothing ran in parallel.
+    """The result of data-parallel training on several devices.
 
-    `batch` is the global batch size, 64 per rank (weak scaling). `efficiency` is the speed of all
-    devices together, divided by the sum of the speeds of each device alone.
+    Values are null if nothing ran in parallel. `batch` is the global batch size, which is 64 per
+    rank (weak scaling). `efficiency` is the joint speed of all devices divided by the sum of their
+    individual speeds.
     """
 
     devices: tuple[ScalingDevice, ...]
@@ -161,7 +162,10 @@ class Scaling(Struct, frozen=True, kw_only=True):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """The values of the payload's report on which envbuilder relies; it keeps the others as is."""
+    """The values in the payload's report that envbuilder relies on.
+
+    All other values in the payload's report are kept unchanged.
+    """
 
     schema: int
     device: Device
@@ -169,7 +173,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     training: Training | None
     status: Literal["passed", "failed", "unproven"]
-    """`unproven`: no step of the training was repeated outside of the environment."""
+    """`unproven` means that no training step was repeated outside of the environment."""
     reasons: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     quick: bool = False
@@ -217,19 +221,19 @@ class Measured(Struct, frozen=True, kw_only=True):
         return printable(effective(msgspec.to_builtins(self.precision)))
 
     def baseline_seconds(self) -> float | None:
-        """Return the seconds of the baseline's epoch, or None if the report has none."""
+        """Return the baseline epoch's duration in seconds, or None if the report has none."""
         if self.baseline:
             return self.baseline.seconds
         return None
 
 
 class Report(Measured, frozen=True, kw_only=True):
-    """A whole report: the payload's values, and envbuilder's own facts about the environment.
+    """A complete report: the payload's values, and envbuilder's own facts about the environment.
 
-    The class adds envbuilder's own keys; the keys of `Measured` are on the same level. `against` is
-    present after a comparison with an earlier report. `speed` says whether the times count: they
-    are not judged if the machine was busy, which does not change the verdict. Older reports have
-    neither `speed` nor a reason.
+    This class adds envbuilder's own keys, which are on the same level as the keys of `Measured`.
+    `against` is present after a comparison with an earlier report. `speed` says whether the times
+    count. They are not judged if the machine was busy, which does not change the verdict. Older
+    reports have neither `speed` nor `speed_reason`.
     """
 
     profile: str | None = None
@@ -245,16 +249,20 @@ class Report(Measured, frozen=True, kw_only=True):
     """Training steps that were repeated outside of the environment; empty in older and in failed
     reports."""
     speed_reason: str | None = None
-    """Why the speed was not judged, or which limit of the environment's own reduced it."""
+    """The reason why the speed was not judged, or the environment's own limit that reduced the
+    speed."""
 
     @property
     def speed_counts(self) -> bool:
-        """Return whether the report's times may be compared; true if the report does not say."""
+        """Return whether the report's times may be compared.
+
+        Return True for reports that have neither `speed` nor `speed_reason`.
+        """
         return self.speed == "judged" or (self.speed is None and self.speed_reason is None)
 
 
 def plausible(seconds: float | None) -> float | None:
-    """Return a duration in seconds if it is plausible and positive, else None."""
+    """Return `seconds` if it is a plausible duration greater than 0, otherwise None."""
     if seconds is not None and 0 < seconds < 1e18:
         return seconds
     return None
@@ -263,7 +271,7 @@ def plausible(seconds: float | None) -> float | None:
 def restored(report: Any) -> Any:
     """Return a report as it would be after being encoded as JSON and decoded again.
 
-    Characters that act on a terminal or hide text are removed. Raise `ValueError`, `TypeError` or
+    Characters that control a terminal or hide text are removed. Raise `ValueError`, `TypeError` or
     `RecursionError` if JSON cannot represent the report.
     """
     text = msgspec.json.encode(report).decode()
@@ -363,10 +371,10 @@ def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:
 
 
 def _unusable_number(data: Any) -> str:
-    """Return a message if a number is NaN, infinite or too large, or an empty string if none is.
+    """Return a message if any number is NaN, infinite or too large, otherwise an empty string.
 
-    Python's JSON parser accepts NaN, and comparing NaN with a limit never reports an excess. The
-    parser also accepts integers of any size, which raise an exception in arithmetic with floats.
+    Python's JSON parser accepts NaN, which never exceeds a limit in a comparison. The parser also
+    accepts integers of any size, which raise an exception in arithmetic with floats.
     """
     waiting = [data]
     while waiting:
@@ -398,7 +406,10 @@ def absent(required: Iterable[str], checks: Iterable[Check]) -> list[str]:
 
 
 def with_check(report: dict[str, Any], name: str, status: str, detail: str) -> dict[str, Any]:
-    """Return a report with one more check; its verdict is unchanged, even if the check failed."""
+    """Return a report with one check added.
+
+    The report's verdict stays the same, even if the check failed.
+    """
     check = {"name": name, "status": status, "seconds": 0.0, "detail": detail}
     return {**report, "checks": [*report["checks"], check]}
 

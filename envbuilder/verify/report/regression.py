@@ -57,11 +57,11 @@ margin."""
 
 
 def yardstick(path: Path, *, quick: bool) -> StoredReport:
-    """Read the report that a new one will be compared with.
+    """Read the earlier report that a new report will be compared with.
 
     `quick` says whether the new verification trains on a subset of the images. Raise `InvalidError`
-    if the file is damaged, its verification failed, or it trained on other images than the new
-    verification will. Checking this first avoids a useless training run.
+    if the file is damaged, if its verification failed, or if it trained on different images than
+    the new verification will. Checking this first avoids a useless training run.
     """
     earlier = read(path)
     _require_usable(earlier)
@@ -89,11 +89,11 @@ def _require_usable(earlier: StoredReport) -> None:
     """Raise `InvalidError` unless the report passed and its epochs have plausible durations."""
     if earlier.report.status != "passed":
         raise InvalidError(
-            f"{earlier.path}: the verification of this report failed",
-            "Name a report of a passed verification.",
+            f"{earlier.path}: this is the report of a failed verification",
+            "Name a report of a verification that passed.",
         )
     if earlier.report.epoch_seconds[0] is None:
-        raise InvalidError(f"{earlier.path}: damaged: an epoch has an impossible duration")
+        raise InvalidError(f"{earlier.path}: damaged: an epoch has an invalid duration")
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -163,9 +163,9 @@ def compare(new: Report, earlier: StoredReport) -> Compared:
 
 def _other_images(earlier: StoredReport) -> InvalidError:
     return InvalidError(
-        f"{earlier.path}: not comparable, because it trained on other images (the full MNIST, or"
-        " a subset of it)",
-        "Verify both with --quick, or both without.",
+        f"{earlier.path}: not comparable, because its run used different images (the full"
+        " MNIST data set, or a subset of it)",
+        "Run both verifications with --quick, or both without it.",
     )
 
 
@@ -190,9 +190,9 @@ def _framework(report: Report) -> str:
 
 
 def _differences(new: Report, earlier: Report) -> list[str]:
-    """Return how the machine, framework and precision of two reports differ, as phrases.
+    """Return phrases that describe how the machine, framework and precision of two reports differ.
 
-    An unknown value counts as different from a known one.
+    An unknown value is treated as different from a known one.
     """
     return [
         *_unequal(
@@ -207,9 +207,9 @@ def _differences(new: Report, earlier: Report) -> list[str]:
 
 
 def machine_differences(new: Report, earlier: Report) -> list[str]:
-    """Return how the machines of two reports differ, as phrases.
+    """Return phrases that describe how the machines of two reports differ.
 
-    An unknown value counts as different from a known one.
+    An unknown value is treated as different from a known one.
     """
     return _unequal(
         ("device", new.device.name, earlier.device.name),
@@ -228,7 +228,10 @@ def _unequal(*pairs: tuple[str, object, object]) -> list[str]:
 
 
 def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
-    """Return which epochs to compare ("warm" or "first"), and their new and earlier seconds."""
+    """Return the kind of epochs to compare, and their new and earlier durations in seconds.
+
+    The kind is "warm" if both reports have warm epochs, otherwise "first".
+    """
     (first, warm) = new.epoch_seconds
     (first_before, warm_before) = earlier.epoch_seconds
     if warm is not None and warm_before is not None:
@@ -238,7 +241,7 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
 
 
 def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
-    """Return the number of epochs after which accuracy is compared, and the new and earlier value.
+    """Return the number of epochs to compare, and the new and earlier accuracy after them.
 
     Raise `InvalidError` if there is no epoch for which both reports have an accuracy.
     """
@@ -249,7 +252,7 @@ def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
     ]
     if not accuracies:
         raise InvalidError(
-            "no epoch has an accuracy in both reports", "Verify both with --epochs 1."
+            "no epoch has an accuracy in both reports", "Run both verifications with --epochs 1."
         )
     return accuracies[-1]
 
@@ -266,7 +269,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """Return the judgement in words, as a row of a table."""
+        """Return the judgment in words, as a table row."""
         return self.report, _WORDS[self.status], self.detail
 
 

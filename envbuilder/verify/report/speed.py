@@ -1,9 +1,9 @@
-"""Decide whether the times of a report count, or whether other work disturbed them. Pure.
+"""Decide whether the times of a report count, or whether other work disturbed them.
 
-A busy machine is not a slow machine: its times are no regression, and nothing may be compared with
-them. The thresholds come from measurements on two cores (docs/evidence/tried.md#a-busy-machine).
-Contention that uses no CPU time (for memory bandwidth, caches or a shared GPU) cannot be detected
-here.
+All functions are pure. A busy machine is not a slow machine: its times do not show a regression,
+and nothing may be compared with them. The thresholds come from measurements on two cores
+(docs/evidence/tried.md#a-busy-machine). Contention that uses no CPU time (for memory bandwidth,
+caches or a shared GPU) cannot be detected here.
 """
 
 from __future__ import annotations
@@ -21,31 +21,39 @@ if TYPE_CHECKING:
 
 BUSY = "machine busy"
 MOST_WAITING = 0.10
-"""Largest accepted fraction of the time during which some task waits for a CPU. The kernel averages
-this fraction over the CPUs in use, so two threads that wait for each other lose at most twice as
-much: the work takes at most 1.25 times as long, which is less than a regression (1.3). Idle
-machines gave 0.01 to 0.08, machines with other jobs 0.27 to 1.0."""
+"""Largest accepted fraction of the time during which some task waits for a CPU.
+
+The kernel averages this fraction over the CPUs in use, so two threads that wait for each other lose
+at most twice this fraction. Their work then takes at most 1.25 times as long, which is less than
+the limit for a regression (1.3). The fraction was 0.01 to 0.08 on idle machines, and 0.27 to 1.0 on
+machines with other jobs.
+"""
 
 LEAST_OTHER = 0.05
-"""Smallest fraction of the CPUs' time that other programs must have used before waiting is blamed
-on them. XLA and TensorFlow have more threads than there are CPUs, and these threads wait for each
-other: for 15 and 18 % of the time on an idle machine, where other programs used 1 %."""
+"""Smallest fraction of the CPUs' time that other programs must have used to be blamed for waiting.
+
+XLA and TensorFlow have more threads than there are CPUs, and these threads wait for each other. On
+an idle machine, they waited for 15 and 18 % of the time, although other programs used only 1 %.
+"""
 
 MOST_STOLEN = 0.05
-"""Times do not count if a hypervisor took at least this fraction of the CPUs' time. Idle machines
-gave less than 0.005."""
+"""Fraction of the CPUs' time from which times no longer count if a hypervisor took it. On idle
+machines, the fraction was less than 0.005."""
 
 LEAST_CPU = 0.75
 MOST_SWITCHES = 100
-"""Limits that apply if pressure is unknown: the smallest accepted fraction of the CPU time that the
-threads could have used (`LEAST_CPU`), and the largest accepted number of involuntary context
-switches per second. Idle machines gave a fraction of at least 0.97. Threads that sleep while they
-wait for each other use less CPU time, but are seldom interrupted. With other jobs, the fraction was
-mostly 0.1 to 0.7, with 109 to 2,400 switches.
+"""Limits that apply if the pressure is unknown.
 
-`LEAST_CPU` is always also the smallest accepted fraction of one CPU's time: while threads wait for
-each other, at least one computes (XLA and TensorFlow on two cores used 1.5 to 1.8 CPUs). Only this
-limit reveals that a process was stopped."""
+`LEAST_CPU` is the smallest accepted fraction of the CPU time that the threads could have used.
+`MOST_SWITCHES` is the largest accepted number of involuntary context switches per second. On idle
+machines, the fraction was at least 0.97. Threads that sleep while they wait for each other use less
+CPU time, but are seldom interrupted. With other jobs, the fraction was mostly 0.1 to 0.7, with 109
+to 2,400 switches per second.
+
+`LEAST_CPU` is always also the smallest accepted fraction of one CPU's time, because at least one
+thread computes while others wait. (XLA and TensorFlow on two cores used 1.5 to 1.8 CPUs.) Only this
+limit reveals that a process was stopped.
+"""
 
 SHORTEST_SECONDS = 1e-6
 """Shortest duration of work that can be judged, in seconds: no clock used here can measure less."""
@@ -88,11 +96,11 @@ def disturbance(contention: Mapping[str, Contention]) -> str:
 
 
 def busy(facts: Contention) -> str:
-    """Return how other work took CPU time from one timed piece of work, or an empty string.
+    """Return how other work disturbed one timed piece of work, or an empty string if it did not.
 
-    Waiting for a CPU counts, unless the environment's own limits explain it. If they do, or if
-    pressure is unknown, work on the CPU is judged by the CPU time that it used. Work that hardly
-    ran was disturbed in any case.
+    Time spent waiting for a CPU counts as a disturbance, unless the environment's own limits
+    explain it. If they do, or if the pressure is unknown, work on the CPU is judged by the CPU time
+    that it used. Work that hardly ran was disturbed in any case.
     """
     if facts.seconds < SHORTEST_SECONDS:
         return ""

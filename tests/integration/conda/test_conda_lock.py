@@ -162,7 +162,7 @@ def test_no_hash_no_lock(cli: Cli, conda_matrix: Path, tmp_path: Path) -> None:
         done = lock(cli, served.url)
     assert done.returncode == 1
     assert (
-        "tiny-lib-1.0-pyh0_0.conda: cannot be locked, because its channel states no sha256"
+        "tiny-lib-1.0-pyh0_0.conda: cannot be locked, because its channel provides no sha256"
         in done.stderr
     )
     assert not (tmp_path / "profiles/locks").exists()
@@ -184,7 +184,7 @@ def test_no_hash_no_lock(cli: Cli, conda_matrix: Path, tmp_path: Path) -> None:
         (
             "placed",
             lambda channel: conda.claim_subdir(channel, packages.PLACED, "osx-arm64"),
-            "the channel offers it for linux-64, but its record says osx-arm64",
+            "offered by the channel for linux-64, but its record says osx-arm64",
         ),
     ],
 )

@@ -196,7 +196,7 @@ def test_what_cannot_be_started_is_told(bench: Bench) -> None:
     unknown = Container(image=f"sha256:{secrets.token_hex(32)}", user="1:1", limits=Limits())
     with pytest.raises(VerifyError, match="the container cannot be started"):
         bench.engine.run(unknown, print, 60)
-    device = {"docker": "cannot give the container its device", "podman": r"nvidia\.com/gpu=all"}
+    device = {"docker": "cannot pass the device to", "podman": r"nvidia\.com/gpu=all"}
     for devices in (
         Devices(nodes=("/dev/nowhere",), shm_size="64m"),
         Devices(gpus="all", shm_size="64m"),

@@ -282,7 +282,7 @@ def test_a_credential_helper_knows_the_password(
     assert _is_there(closed_registry, image, found)
     helper.write_text("#!/bin/sh\necho very-secret >&2; exit 3\n")
     with pytest.raises(
-        ToolError, match=r"docker-credential-tested returned no login for .* \(exit 3\)"
+        ToolError, match=r"docker-credential-tested returned no credentials for .* \(exit 3\)"
     ) as caught:
         push(host, layout, image, found)
     assert "very-secret" not in caught.value.message

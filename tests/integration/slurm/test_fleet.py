@@ -78,7 +78,7 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
         "n-silent": "lost",
     }
     assert "exit code 3" in entries["n-exits"]["detail"]
-    assert "it belongs to job 1" in entries["n-liar"]["detail"]
+    assert "the result belongs to job 1" in entries["n-liar"]["detail"]
     assert entries["n-dies"]["detail"].startswith("the node failed")
     assert "n-hangs: timed-out: stopped after" in out
     assert site.cluster.processes("n-hangs") == set()

@@ -243,7 +243,7 @@ def test_volumes_that_a_project_may_not_have(entry: str, words: str, tmp_path: P
 def test_a_project_has_a_command_or_says_how_to_state_one(tmp_path: Path) -> None:
     for name, expected in (("default", ("python", "serve.py")), ("test", ("pytest", "-q"))):
         assert access.project_command(of(tmp_path, VOLUMES, name)) == expected
-    with pytest.raises(InvalidError, match="there is no command to run") as caught:
+    with pytest.raises(InvalidError, match="no command was given, and") as caught:
         access.project_command(of(tmp_path, TEXT, "default"), "watch")
     assert "command: [python, train.py]" in caught.value.hint
     assert "envbuilder watch -- python FILE" in caught.value.hint

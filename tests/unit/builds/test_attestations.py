@@ -375,5 +375,5 @@ def test_only_our_statements_get_further_subjects(content: bytes) -> None:
         attestations.also_about(content, IMAGE)
     foreign = json.loads(attestations.provenance(planned(), IMAGE, {}))
     foreign["predicate"]["buildDefinition"]["buildType"] = "https://example.org/other"
-    with pytest.raises(ValueError, match="another builder"):
+    with pytest.raises(ValueError, match="not written by envbuilder"):
         attestations.also_about(json.dumps(foreign).encode(), IMAGE)

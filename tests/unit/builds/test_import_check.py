@@ -110,7 +110,7 @@ def test_an_environment_that_cannot_be_asked_is_an_error(
 
     failed = completed(1, stderr="no space left\n")
     monkeypatch.setattr(process, "run", lambda *_, **options: failed)
-    with pytest.raises(VerifyError, match="the imports cannot be tried: no space left"):
+    with pytest.raises(VerifyError, match="the imports cannot be checked: no space left"):
         import_check.tried(a_project(tmp_path, become))
 
 

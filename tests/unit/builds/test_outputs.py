@@ -117,7 +117,7 @@ def test_a_tag_that_names_something_else_is_not_ours(
     assert outputs.pushed_record(ref, FINGERPRINT, found) is None
     assert outputs.pushed_record(f"{ref}-elsewhere", FINGERPRINT, found) is None
     assert outputs.pushed_record(ref, "cd" * 32, found) is None
-    with pytest.raises(BuildError, match="no longer names the image that"):
+    with pytest.raises(BuildError, match="no longer refers to the image that"):
         outputs.attach(ref, FINGERPRINT, documents(tmp_path), found, SILENT)
     assert [n for _, n in server.manifests if n.startswith("sha256-")] == []
 

@@ -103,7 +103,7 @@ def test_a_projects_own_files_are_never_changed(
     inside = msgspec.structs.replace(there, project=project)
     with pytest.raises(InvalidError, match=r"project.profiles.tiny\.yaml") as caught:
         unpack(bundle, inside, force=True)
-    assert "outside of the project" in caught.value.hint
+    assert "outside the project" in caught.value.hint
     assert own_file.read_text() == "mine: 1\n"
 
 
@@ -131,15 +131,15 @@ LOCK_OF_OTHER = b'{"schema": 1, "profile": "other"}'
             "profiles/other.yaml",
             b"garbage: [",
             "profile",
-            "profiles/other.yaml does not belong to any",
+            "contains profiles/other.yaml, which belongs to none",
         ),
         (
             "profiles/cpu.yaml",
             b"extends: tiny\n",
             "profile",
-            "profiles/cpu.yaml does not belong to any",
+            "contains profiles/cpu.yaml, which belongs to none",
         ),
-        ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json does not belong to any"),
+        ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json, which belongs to none"),
         ("locks/tiny.conda.json", b"garbage", "lock", "not a lock"),
         (f"files/{sha(b'more')}", b"more", "file", "no lock in the bundle lists files/"),
         (f"bases/{'a' * 64}-linux-amd64.json", b"{}", "base", "bases/"),

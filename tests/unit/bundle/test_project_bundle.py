@@ -216,10 +216,10 @@ def test_conda_packages_go_along(tmp_path: Path) -> None:
         ("project/more.txt", b"rich>=14\n", "the lock of 'small' is stale"),
         ("project/more.txt", None, "no such file"),
         ("project/more.txt", b"-r ../../../etc/hosts\n", "outside the project|no such file"),
-        ("project/unread.txt", b"x", "project/unread.txt does not belong to any of its profiles"),
+        ("project/unread.txt", b"x", "project/unread.txt, which belongs to none of its profiles"),
         ("project/envbuilder.yaml", b"profile: small\n", "lists no requirements"),
         (f"project/{LOCK}", b"{}", "the bundle's project/envbuilder.lock/default.small.json"),
-        ("project/envbuilder.lock/other.small.json", b"{}", "does not belong to any"),
+        ("project/envbuilder.lock/other.small.json", b"{}", "which belongs to none"),
         (f"project/{LOCK}.intoto.jsonl", b"x", "jsonl"),
     ],
 )
@@ -282,7 +282,7 @@ def test_no_text_with_a_credential_is_packed(
     lock(settings)
     with pytest.raises(InvalidError) as raised:
         parts_of(settings)
-    assert raised.value.message.startswith(f"{where}: a credential (")
+    assert raised.value.message.startswith(f"{where}: would share a credential (")
     assert SECRET not in f"{raised.value.message} {raised.value.hint}"
 
 
@@ -303,7 +303,9 @@ def test_no_folder_with_a_credential_is_packed(tmp_path: Path) -> None:
         by="a test",
         recipe=recipe,
     )
-    with pytest.raises(InvalidError, match=r"^./ops/pyproject.toml:2: a credential") as raised:
+    with pytest.raises(
+        InvalidError, match=r"^./ops/pyproject.toml:2: would share a credential"
+    ) as raised:
         contents.of_files([file], settings, ())
     assert SECRET not in raised.value.message
 

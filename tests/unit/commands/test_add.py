@@ -134,7 +134,7 @@ def test_an_edit_that_is_saved_meanwhile_is_not_lost(
     printed = envbuilder(*arguments, code=2).err
     assert FILE.read_text() == edited
     assert {each: each.read_text() for each in before} == before
-    assert "was edited in the meantime" in printed
+    assert "was edited while this command ran" in printed
     assert "Run the same command again." in printed
 
 

@@ -216,7 +216,7 @@ def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Command) 
 
 def test_what_to_do_about_a_profile_that_does_not_fit(check: Command) -> None:
     FILE.write_text("profiles: [cpu]\nrequirements: ['torch==1.0']\n")
-    assert "list them, as in profiles: [cpu, cuda]\n" in check(code=2).out
+    assert "list them, for example profiles: [cpu, cuda]\n" in check(code=2).out
 
 
 def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: Command) -> None:

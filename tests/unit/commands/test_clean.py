@@ -140,7 +140,7 @@ def test_one_profile(own: settings.Settings, fake: Labelled, cleaned: Command) -
     record(own, "xpu")
     for option, subject in (("--store", "downloads"), ("--volumes", "volumes")):
         assert (
-            f"{option}: {subject} belong to no profile"
+            f"{option} cannot be combined with --profile: {subject} belong to no profile"
             in cleaned("--profile", "cpu", option, code=2).err
         )
     assert cleaned("--profile", "nope").out == "nothing to remove\n"
@@ -318,5 +318,5 @@ def test_a_folder_that_holds_a_mount_stays(
     (left / "home").mkdir()
     table = f"41 36 98:0 / {left}/home rw - ext4 a rw\n"
     monkeypatch.setattr(files, "mount_table", lambda: table)
-    assert f"{left}: cannot be removed: something is mounted at" in cleaned(code=1).err
+    assert f"{left}: cannot be removed: a file system is mounted at" in cleaned(code=1).err
     assert left.exists()

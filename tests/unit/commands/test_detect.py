@@ -237,7 +237,7 @@ def test_one_host_is_looked_at(command: str, tmp_path: Path, envbuilder: Command
 @pytest.mark.parametrize("more", [["--root", "."], ["--model", "7B"]])
 def test_only_this_machine_is_recorded(more: list[str], tmp_path: Path, detected: Command) -> None:
     given = ("--record", str(tmp_path / "machine"))
-    assert "--record only records this machine" in detected(*given, *more, code=2).err
+    assert "--record records only this machine" in detected(*given, *more, code=2).err
     assert not (tmp_path / "machine").exists()
 
 

@@ -251,7 +251,7 @@ def test_a_release_that_no_profile_has_is_an_error(
     FILE.write_text('framework_version: "9"\nprofiles: [mps]\n')
     out = envbuilder("lock", code=2).out
     assert "envbuilder.yaml:1: torch==9.*: profile 'mps' has PyTorch 1.12.0 and later" in out
-    assert "Allow one of these versions." in out
+    assert "Allow one of the versions listed." in out
 
 
 def entry(project: Path, name: str) -> Entry:

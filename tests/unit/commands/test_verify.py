@@ -295,7 +295,7 @@ def test_a_failed_verification_stays_5(payload: Payload, verify: Command) -> Non
     [
         (["--against", "nowhere.json"], "nowhere.json"),
         (["--against", "damaged.json"], "damaged.json: damaged"),
-        (["--against", "full.json"], "other images"),
+        (["--against", "full.json"], "different images"),
     ],
 )
 def test_a_comparison_that_makes_no_sense_is_2(

@@ -135,7 +135,7 @@ def test_a_report_that_cannot_be_written_changes_no_code_and_loses_no_other(
     monkeypatch.setattr(console.VERBOSITY, "quiet", True)
     assert run(wanted, code=3, processes=(observed(),)) == 3
     error = capsys.readouterr().err
-    assert f"warning: {tmp_path / 'there'}: already exists and is another kind of file" in error
+    assert f"warning: {tmp_path / 'there'}: already exists and is a different type of file" in error
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
@@ -144,7 +144,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_command_runs(
 ) -> None:
     (tmp_path / "lock.json").write_text('{"schema": 1, "profile": "cpu", "targets": []}')
     error = envbuilder("watch", "--output", str(tmp_path / "lock.json"), "--", "true", code=125).err
-    assert "lock.json: already exists and is another kind of file" in error
+    assert "lock.json: already exists and is a different type of file" in error
 
 
 @pytest.mark.soak

@@ -145,7 +145,7 @@ def test_an_image_without_labels_has_none(attributes: dict[str, Any], answers: A
 @pytest.mark.parametrize("answer", ["", "[]", '{"data": 5}', '{"data": {}, "data": {}}', "{"])
 def test_another_answer_is_an_error(answer: str, answers: Answers) -> None:
     answers(answer)
-    with pytest.raises(InvalidError, match=r"cpu\.sif: its labels cannot be read"):
+    with pytest.raises(InvalidError, match=r"cpu\.sif: the image's labels cannot be read"):
         apptainer.labels(IMAGE)
 
 

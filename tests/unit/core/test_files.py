@@ -278,7 +278,7 @@ def test_a_folder_in_which_something_is_mounted_stays(
     escaped = str(work).replace(" ", "\\040")
     table = f"36 35 98:0 / / rw - ext4 a rw\n41 36 98:0 /x {escaped}/home rw,noatime - ext4 a rw\n"
     monkeypatch.setattr(files, "mount_table", lambda: table)
-    with pytest.raises(OSError, match=r"something is mounted at .*/a b/home"):
+    with pytest.raises(OSError, match=r"a file system is mounted at .*/a b/home"):
         files.remove(work, tmp_path)
     assert (work / "home/precious").exists()
     (tmp_path / "build/next to it").mkdir()

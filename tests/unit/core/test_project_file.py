@@ -192,7 +192,7 @@ WRONG_VALUES = {
     ),
     "one equals sign": Mistake("requirements: [rich=13]\n", "rich=13", "rich>=13"),
     "another PyTorch": Mistake(
-        "requirements: [torch==1.0]\n", "torch==1.0", "Allow one of these"
+        "requirements: [torch==1.0]\n", "torch==1.0", "Allow one of the versions"
     ),
     "a Debian version": Mistake(
         "system_packages: [git=1.2]\n", "system_packages.0", "without a version"
@@ -209,7 +209,7 @@ WRONG_YAML = {
     "a bomb": Mistake(BOMB, "", "write the value out"),
     "a merge": Mistake("<<: {python: '3.11'}\n", "<<", "write the keys out"),
     "an object": Mistake("requirements: !!python/object:os.system [a]\n", "", "plain data"),
-    "two documents": Mistake("python: '3.11'\n---\n{}\n", "", "only hold one document", line=2),
+    "two documents": Mistake("python: '3.11'\n---\n{}\n", "", "contain only one document", line=2),
     "a list": Mistake("- rich\n", "", "Begin with a key and a colon."),
     "text": Mistake("rich\n", "", "Begin with a key and a colon."),
     "a key that is true": Mistake("on: [cpu]\n", "on", "quote it"),

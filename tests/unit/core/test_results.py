@@ -52,7 +52,7 @@ def test_nothing_else_is_replaced(content: bytes, tmp_path: Path) -> None:
     for name in ("out.json", "link.json", "pipe.json", "folder.json"):
         for act in (place(tmp_path / name).require, lambda n=name: place(tmp_path / n).write(str)):
             with pytest.raises(
-                InvalidError, match=f"{name}: already exists and is another kind of file"
+                InvalidError, match=f"{name}: already exists and is a different type of file"
             ):
                 act()
     assert path.read_bytes() == content
@@ -62,7 +62,7 @@ def test_only_a_page_of_ours_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "index.html"
     path.write_text("<!DOCTYPE html>\n<title>Mine</title>")
     page = console.Place("--html", path, console.is_page)
-    with pytest.raises(InvalidError, match="another kind of file") as refused:
+    with pytest.raises(InvalidError, match="a different type of file") as refused:
         page.require()
     assert refused.value.hint == "Move it away, or name another file with --html."
     path.write_text(PAGE)

@@ -108,11 +108,11 @@ OTHER_KEYS = {
 def test_other_kinds_of_keys_are_refused(kind: str, tmp_path: Path) -> None:
     key = OTHER_KEYS[kind]()
     (tmp_path / "key.pem").write_bytes(pem(key))
-    with pytest.raises(InvalidError, match=r"/key\.pem: unsupported kind of key: P-256"):
+    with pytest.raises(InvalidError, match=r"/key\.pem: unsupported key type: P-256"):
         read(tmp_path / "key.pem")
     form = forms.PublicFormat.SubjectPublicKeyInfo
     text = key.public_key().public_bytes(forms.Encoding.PEM, form).decode()
-    with pytest.raises(InvalidError, match="the key in the configuration: unsupported kind of key"):
+    with pytest.raises(InvalidError, match="the key in the configuration: unsupported key type"):
         signatures.read_public_key(text)
 
 

@@ -107,7 +107,7 @@ def test_without_a_report(code: int | None, message: str, outcome: str, detail: 
         ({"node": "n2"}, "belongs to node n2, expected n1"),
         ({"schema": 2}, "$.schema"),
         ({"exit_code": 5}, "ended with exit code 5, but its report says passed"),
-        ({"report": None}, "it passed, but has no report"),
+        ({"report": None}, "the verification passed, but has no report"),
         ({"sent": report(known__profile="cuda")}, "is for profile cuda, expected cpu"),
         ({"sent": report(device__used="cuda")}, "contradicts itself"),
         ({"sent": report(training=None)}, "contradicts itself"),

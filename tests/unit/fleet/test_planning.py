@@ -75,7 +75,7 @@ def test_without_rules_the_node_decides_and_a_profile_is_for_all() -> None:
 
 def test_an_image_is_for_a_profile_that_is_promised(tmp_path: Path) -> None:
     site = read(tmp_path, "sif: {cpu: /shared/cpu.sif}\n")
-    with pytest.raises(InvalidError, match="no rules that assign profiles to nodes") as raised:
+    with pytest.raises(InvalidError, match="no rules assign profiles to nodes") as raised:
         planned([EPYC], site)
     assert "--profile" in raised.value.hint
     plan = planned([EPYC], site, profile="cpu")

@@ -49,8 +49,8 @@ def test_sizes_of_models(text: str, parameters: int, active: int) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        *((text, "is not the size", "350M") for text in ("", "70", "7,5B", "\uff17B")),
-        ("8x7B", "is not the size", "47B-A13B"),
+        *((text, "is not a model size", "350M") for text in ("", "70", "7,5B", "\uff17B")),
+        ("8x7B", "is not a model size", "47B-A13B"),
         ("0.9M", "a parameter count of 900,000 is out of range", "1M"),
         ("100.000001T", "out of range", "100T"),
         ("7B-A0.5M", "a parameter count of 500,000 is out of range", "1M"),

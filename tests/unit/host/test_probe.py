@@ -37,7 +37,7 @@ def test_what_detect_writes_can_be_read_back(name: str, tmp_path: Path) -> None:
     [
         ('{"os": "linux", "gpuz": []}', "gpuz: unknown key"),
         ('{"os": "beos"}', "os"),
-        ("[]", "expected a host"),
+        ("[]", "expected host data"),
         ("{", "JSON"),
     ],
 )

@@ -265,7 +265,7 @@ WHEEL = "https://i/a-1-py3-none-any.whl"
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        (package("a", "1", WHEEL, sha256=None), "states no sha256"),
+        (package("a", "1", WHEEL, sha256=None), "provides no sha256"),
         (package("a", "1; rm", WHEEL), "an invalid file"),
         (done(2, "error: Failed to fetch https://user:secret@index.invalid/x"), "be reached"),
     ],

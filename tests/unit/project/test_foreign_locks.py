@@ -166,12 +166,12 @@ def test_each_fork_of_a_uv_lock_has_its_own_source(tmp_path: Path) -> None:
             'virtual = "app"',
             ": the lock does not contain the project itself",
         ),
-        ("forks", "requires-dist = [", "requires = [", " does not state what my-trainer requires"),
+        ("forks", "requires-dist = [", "requires = [", " does not list what my-trainer requires"),
         (
             "forks",
             '{ name = "mdurl" },',
             '{ name = "other" },',
-            ": other: other packages depend on it",
+            ": other: the lock does not contain this package",
         ),
         (
             "forks",
@@ -289,7 +289,7 @@ def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
         (f"{BARE}packages = 3\n", ": not a valid pylock.toml (PEP 751): Unexpected type"),
         (
             BARE + package("x").replace('version = "1.0"', ""),
-            ": x: the lock does not state its version",
+            ": x: the lock contains no version of this package",
         ),
     ],
 )

@@ -226,7 +226,7 @@ def test_what_replaces_the_framework_chooses_its_release_in_each_hardware_s_buil
 
 @pytest.mark.parametrize("key", ["exclude: [rich, Torch]", "overrides: {torch: rich}"])
 def test_the_framework_cannot_be_left_out(tmp_path: Path, key: str) -> None:
-    with pytest.raises(InvalidError, match=r"envbuilder.yaml:2: torch comes from the profile"):
+    with pytest.raises(InvalidError, match=r"envbuilder.yaml:2: torch cannot be excluded"):
         project(tmp_path, f"requirements: [torch]\n{key}\n").require_readable()
 
 
@@ -282,12 +282,18 @@ _SECOND = "envbuilder.yaml:2:"
         (
             "zendnn",
             "requirements: [rich]\nexclude: [Zentorch]\n",
-            f"{_SECOND} zentorch comes from profile 'zendnn', and all its environments contain it",
+            (
+                f"{_SECOND} zentorch cannot be excluded: it comes from profile 'zendnn', and all"
+                " environments of this profile contain it"
+            ),
         ),
         (
             "zendnn",
             "overrides:\n  zentorch: rich\n",
-            f"{_SECOND} zentorch comes from profile 'zendnn', and all its environments contain it",
+            (
+                f"{_SECOND} zentorch cannot be excluded: it comes from profile 'zendnn', and all"
+                " environments of this profile contain it"
+            ),
         ),
     ],
 )
@@ -297,7 +303,7 @@ def test_what_cannot_be_had_says_which_limit(
     with pytest.raises(InvalidError) as raised:
         of(project(tmp_path, text), name)
     assert raised.value.message == message
-    assert "list them, as in profiles: [cpu, cuda]" in raised.value.hint
+    assert "list them, for example profiles: [cpu, cuda]" in raised.value.hint
 
 
 def test_a_profile_of_the_user_s_own_with_a_pin_keeps_it(tmp_path: Path) -> None:
@@ -429,7 +435,7 @@ def test_a_release_that_no_table_has_never_fits(tmp_path: Path) -> None:
 def test_a_release_that_no_table_has_is_no_default(tmp_path: Path, release: str) -> None:
     (tmp_path / "mine.yaml").write_text(f"extends: cuda\ndescription: d\nrelease: {release}\n")
     with pytest.raises(
-        InvalidError, match=rf"release: unknown release {release} of PyTorch as cu132"
+        InvalidError, match=rf"release: unknown release {release} of PyTorch for the build cu132"
     ):
         profiles.load("mine", [tmp_path, *FOLDERS])
 

@@ -267,7 +267,7 @@ def test_files_that_include_each_other_by_many_names(tmp_path: Path) -> None:
     lay(tmp_path, {f"{n}.txt": f"-r {n + 1}.txt\n" for n in range(20)})
     message, _ = refusal(tmp_path, "0.txt")
     assert message.startswith(
-        "9.txt:1: 10.txt: files include each other to a depth of more than 10"
+        "9.txt:1: 10.txt: files include other files to a depth of more than 10"
     )
 
 

@@ -100,7 +100,7 @@ NOT_TEN = "the scores of an image are not ten log-probabilities"
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda e: [], "0 of 40 images were answered"),
+        (lambda e: [], "answers arrived for only 0 of 40 images"),
         (
             lambda e: [{**e, "classes": e["classes"][:-1]}],
             NUMBER,

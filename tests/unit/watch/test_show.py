@@ -83,5 +83,5 @@ def test_compare_names_what_compares_reports_of_watch(
     (tmp_path / "a.json").write_text(model.encoded(judge.judged(watched())))
     code, _, error = command_line.printed(capsys, "compare", str(tmp_path))
     assert code == 2
-    assert "a.json: this is a report of watch, not of verify" in error
+    assert "a.json: this report is from 'watch', not from 'verify'" in error
     assert "envbuilder watch --against" in error

@@ -247,7 +247,7 @@ def test_a_python_that_the_conda_lock_does_not_have_is_2(found: Settings) -> Non
 
 @pytest.mark.parametrize("name", ["a:b", "it's", 'a"b', "$HOME", "`id`", "a\\b", "a\nb"])
 def test_a_place_that_scripts_would_misread_is_2(found: Settings, name: str) -> None:
-    with pytest.raises(InvalidError, match="would misread it"):
+    with pytest.raises(InvalidError, match="would misinterpret this path"):
         prepared(replace(found, data_dir=found.data_dir / name), locked())
 
 

@@ -212,7 +212,7 @@ def test_a_layout_with_the_python_is_built_on(
     found: Settings, doings: list[str], tmp_path: Path
 ) -> None:
     made = on_layout(found, tmp_path, "cpu", "3.11")
-    with pytest.raises(BuildError, match="is missing after its build"):
+    with pytest.raises(BuildError, match="is missing, or another process changed it"):
         build(found, made, "cpu", "3.11")
     assert doings == ["fetch", "execute"]
 
@@ -276,7 +276,7 @@ def test_the_right_python_or_no_answer_is_no_reason_to_refuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     printing(answer).serve(monkeypatch)
-    with pytest.raises(BuildError, match="is missing after its build"):
+    with pytest.raises(BuildError, match="is missing, or another process changed it"):
         build(found, on_engine(found))
     assert doings == ["fetch", "execute"]
 

@@ -260,7 +260,7 @@ def test_packages_for_other_gpus_are_named_once(
     read = {"kernels-1": {"sm_70": 5}, "libraries-1": {"x.so": ["libgomp.so.1"]}}
     monkeypatch.setattr(Store, "derived", lambda self, sha256, what, *_: read[what])
     replaced(monkeypatch, wheel_conflicts, "require_compatible", None)
-    with pytest.raises(BuildError, match="missing after its build"):
+    with pytest.raises(BuildError, match="is missing, or another process changed it"):
         go(found, False, said, profile=profile, backend="venv", target_host=path)
     named = [line.split()[1] for line in said.lines if "has no kernels for" in line]
     # The framework and its libraries are not read: the table of its releases knows them.
@@ -278,7 +278,7 @@ def test_libraries_that_this_machine_lacks_are_named(
     read = {"sympy/x.so": ["libgomp.so.1"]}
     monkeypatch.setattr(Store, "derived", lambda *_: read)
     replaced(monkeypatch, wheel_conflicts, "require_compatible", None)
-    with pytest.raises(BuildError, match="missing after its build"):
+    with pytest.raises(BuildError, match="is missing, or another process changed it"):
         go(found, said=said, profile="cpu", backend="venv")
     assert ("warning: sympy lacks libgomp.so.1. For this machine" in said) == (b"other" in cache)
 

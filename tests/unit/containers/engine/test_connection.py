@@ -107,7 +107,7 @@ def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
 ) -> None:
     clients = answering(PODMAN_ANSWERS)
     url = os.environ["DOCKER_HOST"]
-    with pytest.raises(ToolError, match="its client is not on PATH"):
+    with pytest.raises(ToolError, match="the podman client is not on PATH"):
         connection.connect()
     programs["docker"] = ""
     programs["podman --version"] = "podman version 5.4.2\n"

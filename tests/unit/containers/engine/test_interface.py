@@ -27,7 +27,7 @@ def test_a_tag_is_forgotten_if_the_engine_has_it() -> None:
 def test_only_the_image_that_was_chosen_is_removed() -> None:
     engine = FakeEngine("x:1")
     for ref, only in (("x:1", "sha256:other"), ("y:1", "sha256:y:1")):
-        with pytest.raises(BuildError, match=f"{ref} now names another image, or none"):
+        with pytest.raises(BuildError, match=f"{ref} now refers to another image, or to none"):
             engine.remove(ref, only=only)
     assert engine.done == []
     engine.remove("x:1", only="sha256:x:1")

@@ -44,7 +44,7 @@ def test_an_archive_replaces_an_archive(layout: Layout, packed: Path) -> None:
     (option,) = (p for p in build.command.params if p.name == "output")
     assert option.process_value(context, [str(packed)]) == str(packed)
     packed.write_bytes(b"notes")
-    with pytest.raises(InvalidError, match="another kind of file"):
+    with pytest.raises(InvalidError, match="a different type of file"):
         option.process_value(context, [str(packed)])
 
 

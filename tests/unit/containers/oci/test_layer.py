@@ -160,8 +160,11 @@ def test_a_blob_has_a_checksum_and_its_progress_is_in_bytes_of_the_tar(tmp_path:
             [Member(path="a/b"), Member(path="a")],
             "'a/b' leads through 'a', which is not a folder",
         ),
-        ([Member(path="a", kind="link")], "'a' is a link to ''"),
-        ([Member(path="a", kind="link", target="b\n")], r"'a' is a link to 'b\n'"),
+        ([Member(path="a", kind="link")], "'a' is a link with an invalid target: ''"),
+        (
+            [Member(path="a", kind="link", target="b\n")],
+            r"'a' is a link with an invalid target: 'b\n'",
+        ),
         ([Member(path="../a", kind="link")], "'../a' is outside its folder"),
     ],
 )

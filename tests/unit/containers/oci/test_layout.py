@@ -161,7 +161,7 @@ def test_digests_lead_nowhere_else(tmp_path: Path, digest: str) -> None:
 
 def test_an_endless_manifest_is_not_read(tmp_path: Path) -> None:
     huge = Descriptor(media_type=MANIFEST, digest=f"sha256:{'0' * 64}", size=1 << 40)
-    with pytest.raises(InvalidError, match="more than the limit"):
+    with pytest.raises(InvalidError, match="exceed the limit"):
         Layout.create(tmp_path).read(huge)
 
 
@@ -169,7 +169,7 @@ def test_another_folder_is_no_layout(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="not an OCI image layout"):
         Layout.open(tmp_path)
     (tmp_path / "oci-layout").write_text('{"imageLayoutVersion": "2.0.0"}')
-    with pytest.raises(InvalidError, match="unknown version"):
+    with pytest.raises(InvalidError, match="unsupported version"):
         Layout.open(tmp_path)
 
 

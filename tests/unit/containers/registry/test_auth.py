@@ -124,10 +124,14 @@ SOMEBODY = Credential(user="me", secret="pw")
     ("answered", "pauses", "problem"),
     [
         ((), [1.0, 2.0, 4.0], "broke off"),
-        ((500, b""), [1.0, 2.0, 4.0], "no token for anybody (HTTP 500)"),
-        ((499, b""), [], "no token for anybody (HTTP 499)"),
-        ((200, b"{}"), [], "no token for anybody (HTTP 200)"),
-        ((200, b'{"token": "' + b"a" * (1 << 18) + b'"}'), [], "no token for anybody (HTTP 200)"),
+        ((500, b""), [1.0, 2.0, 4.0], "no token for anonymous users (HTTP 500)"),
+        ((499, b""), [], "no token for anonymous users (HTTP 499)"),
+        ((200, b"{}"), [], "no token for anonymous users (HTTP 200)"),
+        (
+            (200, b'{"token": "' + b"a" * (1 << 18) + b'"}'),
+            [],
+            "no token for anonymous users (HTTP 200)",
+        ),
     ],
 )
 def test_a_token_server_is_asked_again_only_where_that_may_help(
@@ -385,7 +389,7 @@ def test_a_helper_that_fails_is_named_and_not_quoted(
     tmp_path: Path, helper: list[Any], answer: str, code: int
 ) -> None:
     helper[:2] = [answer, code]
-    with pytest.raises(ToolError, match=r"docker-credential-all returned no login") as caught:
+    with pytest.raises(ToolError, match=r"docker-credential-all returned no credentials") as caught:
         credential_of(docker(tmp_path, {"credsStore": "all"}))
     assert "very-secret" not in caught.value.message + caught.value.hint
 

@@ -293,7 +293,10 @@ def test_an_upload_that_leads_nowhere(bench: Make, location: str, why: str) -> N
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"01234", "is shorter than its manifest states"), (None, "No such file or directory")],
+    [
+        (b"01234", "is shorter than the size in its manifest"),
+        (None, "No such file or directory"),
+    ],
 )
 def test_a_blob_that_changes_meanwhile(
     bench: Make,

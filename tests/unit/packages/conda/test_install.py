@@ -156,7 +156,7 @@ def test_a_prefix_may_be_as_long_as_the_longest_that_packages_take(tmp_path: Pat
     error = refused(step(tmp_path, packages.PLACED, target=f"{fits}x"))
     assert error.message == (
         f"{packages.PLACED.file}: cannot be installed in {fits}x: lib/placed.bin"
-        f" limits this path to {longest} bytes"
+        f" limits the length of this path to {longest} bytes"
     )
     assert "ENVBUILDER_DATA_DIR" in error.hint
     text = replace(packages.PLACED, files={"x": packages.PLACED.files["etc/placed.conf"]})

@@ -36,7 +36,7 @@ def judge(new: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
         ({**SLOW, "framework__version": "2.14.0+cpu"}, FAST, "failed", "2.14.0"),
         ({**SLOW, **XEON}, FAST, "skipped", "another machine: CPU: Xeon, then AMD EPYC"),
         ({**SLOW, **FAILED}, FAST, "skipped", "its verification failed"),
-        (SLOW, {**FAST, **FAILED}, "skipped", "cpu.json: the verification of this report failed"),
+        (SLOW, {**FAST, **FAILED}, "skipped", "cpu.json: this is the report of a failed"),
         ({**FAST, "framework__version": "2.14.0+cpu"}, FAST, "warning", "2.14.0"),
         ({**SLOW, "speed": "not_judged", "speed_reason": "busy"}, FAST, "warning", "not judged"),
     ],
