@@ -172,7 +172,7 @@ def cli() -> None:
     except OSError as error:
         raise InvalidError(
             f"the working folder cannot be used: {error.strerror}",
-            "It may have been removed. Change to a folder that exists: cd",
+            "It may have been removed. Change to an existing folder, such as your home folder.",
         ) from error
 
 

@@ -197,7 +197,8 @@ others say how envbuilder works here, and may also stand in your own `config.yam
 
 envbuilder installs a JSON schema of this file as `share/envbuilder.schema.json`, for editors with
 [yaml-language-server](https://github.com/redhat-developer/yaml-language-server), such as VS Code
-with its YAML extension. `PYTHON`, the interpreter of envbuilder, prints its path:
+with its YAML extension. To print the path of the schema, run this command, where `PYTHON` is
+envbuilder's interpreter:
 
 ```sh
 PYTHON -c 'import sysconfig; print(sysconfig.get_path("data") + "/share/envbuilder.schema.json")'

@@ -144,9 +144,9 @@ def volume(text: str, folder: Path) -> Volume:
     target, _, option = rest.partition(":")
     if not source or not target or option not in {"", "ro", "rw"}:
         raise InvalidError(
-            f"{shown(text)} is not a volume",
-            "Write SOURCE:TARGET or SOURCE:TARGET:ro, such as ./data:/data. (For more output, use"
-            " --verbose.)",
+            f"{shown(text)} is not a valid volume",
+            "Write SOURCE:TARGET or SOURCE:TARGET:ro, such as ./data:/data. To get more output,"
+            " use --verbose instead of -v.",
         )
     return Volume(
         source=_source(source, folder), target=place_inside(target), writable=option != "ro"

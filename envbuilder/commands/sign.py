@@ -129,7 +129,7 @@ def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signature
     if not trusted:
         raise InvalidError(
             f"neither the command nor the configuration names a public key for a {what.kind}",
-            "Add --key PUB or, for locks and bundles, signatures: in envbuilder.yaml.",
+            "Add --key PUB. For locks and bundles, signatures: in envbuilder.yaml works, too.",
         )
     where = str(path)
     files = [signatures.path_beside(path)]

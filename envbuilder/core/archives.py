@@ -523,7 +523,7 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
         target = posixpath.normpath(entry.target)
         if path_objection(target) or not (folder / target).is_file():
             raise ValueError(
-                f"{shown(path)} is a link to {shown(entry.target)}, not to a file in the archive"
+                f"{shown(path)} is a link to {shown(entry.target)}, which the archive lacks"
             )
         shutil.copy(folder / target, destination)
         return limit - destination.stat().st_size

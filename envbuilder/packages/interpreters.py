@@ -55,7 +55,7 @@ def require_interpreter(profile: Profile, target: Target) -> File:
     if not target.interpreter:
         raise InvalidError(
             f"the lock of '{profile.name}' has no interpreter for {target.platform} with Python"
-            f" {target.python}, but python: is managed",
+            f" {target.python}, but the project sets python: managed",
             Hint("Interpreters exist for Python 3.8 to 3.14. Make the lock again", ("lock",)),
         )
     return target.interpreter

@@ -399,7 +399,7 @@ def merge(
         if existing and existing.sha256 != offer.sha256:
             raise InvalidError(
                 f"{offer.location}: sha256 is {offer.sha256},"
-                f" but {existing.by} states {existing.sha256}",
+                f" but {existing.by} has {existing.sha256}",
                 "Remove the file, or download it again from its index.",
             )
         by = offer.by

@@ -404,8 +404,8 @@ def _distribution_of_conda(name: str, shown: str) -> str:
     if known:
         return known
     raise InvalidError(
-        f"{shown}: uses conda's syntax, but it is unknown which package on the index matches"
-        f" conda's {escaped(name, SHOWN)}: one with the same name may be unrelated",
+        f"{shown}: uses conda's syntax, but no package on the index is known to match"
+        f" conda's {escaped(name, SHOWN)}, and one with the same name may be unrelated",
         f"If you mean the package on the index, write {name}==VERSION. List conda programs in an"
         " environment.yml.",
     )

@@ -532,7 +532,7 @@ def _python(profile: Profile, contents: Contents) -> Python:
         raise InvalidError(
             f"the project needs Python {limits}, but profile '{profile.name}' has"
             f" {', '.join(profile.python.supported)}",
-            "Change the limits so that all allow one of the profile's versions, or remove the"
+            "Change the limits so that they allow one of the profile's versions, or remove the"
             " profile from profiles:.",
         )
     default = profile.python.default if profile.python.default in allowed else allowed[-1]

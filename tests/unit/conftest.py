@@ -62,6 +62,7 @@ def no_outside(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]) -> None:
             raise AssertionError(f"a unit test tried to reach {host}")
         return real(self, address)
 
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")  # never this machine's engine
     monkeypatch.setattr(subprocess, "Popen", refuse)
     monkeypatch.setattr(socket.socket, "connect", only_loopback)
     home = next(homes)

@@ -130,7 +130,9 @@ def require_lasting(argv: Sequence[str], distributions: Collection[str], profile
     """
     name = argv[0]
     if command := changing_command(argv):
-        raise ToolError(f"{command} would be lost when the container ends", advice(profile))
+        raise ToolError(
+            f"the result of {command} would be lost when the container ends", advice(profile)
+        )
     if _INSTALLER.fullmatch(name) and re.sub(r"[0-9.]+$", "", name) not in distributions:
         raise ToolError(f"{name} is not in this environment", advice(profile))
 

@@ -69,7 +69,7 @@ def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
     if not types.is_debian(name, version):
         raise refused(file, "its name or version violates Debian policy")
     if (name, version) != (file.name, file.version):
-        raise refused(file, f"its control file states {name} {version}")
+        raise refused(file, f"its control file is for {name} {version}")
     if not fields.get("Architecture", "").replace("-", "").isalnum():
         raise refused(file, "its architecture violates Debian policy")
 

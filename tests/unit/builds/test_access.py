@@ -79,9 +79,9 @@ def test_a_volume_is_a_folder_or_a_name(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is not a volume"),
-        ("./data", "is not a volume"),
-        ("./data:/data:z", "is not a volume"),
+        ("", "is not a valid volume"),
+        ("./data", "is not a valid volume"),
+        ("./data:/data:z", "is not a valid volume"),
         ("./none:/data", "no such folder"),
         ("./\0:/data", "no such folder"),
         ("./file:/data", "is not a folder"),

@@ -326,8 +326,8 @@ def test_garbage_is_no_package(tmp_path: Path) -> None:
     [
         ({"Package": "../../x"}, "policy"),
         ({"Version": ""}, "policy"),
-        ({"Package": "liby"}, "its control file states liby 1"),
-        ({"Version": "2"}, "its control file states libx 2"),
+        ({"Package": "liby"}, "its control file is for liby 1"),
+        ({"Version": "2"}, "its control file is for libx 2"),
         ({"Architecture": "../../x"}, "architecture"),
     ],
 )

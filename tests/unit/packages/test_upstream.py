@@ -136,7 +136,7 @@ def test_a_lock_does_not_depend_on_who_has_the_file() -> None:
 
 def test_a_local_file_with_other_bytes_is_refused() -> None:
     local = offer(sha256="f" * 64, location="/x/file.whl")
-    with pytest.raises(InvalidError, match=r"/x/file\.whl: sha256 is f+, but a lock states a+"):
+    with pytest.raises(InvalidError, match=r"/x/file\.whl: sha256 is f+, but a lock has a+"):
         upstream.merge([], [local], [offer()], "up")
 
 

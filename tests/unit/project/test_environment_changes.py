@@ -100,7 +100,7 @@ def test_a_marker_keeps_its_quotes(text: str) -> None:
 def test_condas_spelling_is_a_package_only_if_a_table_says_so() -> None:
     for text in ("mpi=1.0=openmpi", "gromacs=2025.4"):
         name = text.partition("=")[0]
-        with pytest.raises(InvalidError, match=f"matches conda's {name}: one") as error:
+        with pytest.raises(InvalidError, match=f"match conda's {name}, and one") as error:
             added("", text)
         assert f"{name}==VERSION" in error.value.hint
 

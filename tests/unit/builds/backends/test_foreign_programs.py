@@ -137,7 +137,11 @@ def test_an_installer_is_refused_before_anything_is_built(
 @pytest.mark.parametrize(
     ("argv", "locked", "message"),
     [
-        (["pip", "install", "x"], (), "pip install would be lost when the container ends"),
+        (
+            ["pip", "install", "x"],
+            (),
+            "the result of pip install would be lost when the container ends",
+        ),
         (["python", "-m", "pip", "install", "x"], ("pip",), "would be lost"),
         (["pip", "list"], (), "pip is not in this environment"),
         (["pip3.11", "list"], ("pip",), ""),
