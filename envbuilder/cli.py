@@ -1,4 +1,7 @@
-"""The command line, which imports each command on first use and turns errors into exit codes."""
+"""The command-line interface.
+
+It imports each command on first use, and turns errors into exit codes.
+"""
 
 from __future__ import annotations
 
@@ -212,8 +215,8 @@ def _leave(code: int) -> NoReturn:
 
     In a short command, a shutdown would take a tenth of the time, only to free memory that is freed
     anyway when the process ends. It would also wait for threads, such as one that is resolving a
-    host name. When a py-rattler thread reports a failure, it needs the interpreter for a moment
-    longer. If the interpreter shuts down in the meantime, the process aborts (seen in one of five
+    host name. When a thread of py-rattler reports a failure, it still needs the interpreter for a
+    moment. If the interpreter shuts down in the meantime, the process aborts (seen in one of five
     failures).
     """
     atexit._run_exitfuncs()

@@ -98,7 +98,7 @@ def combined(project: Access, command: Access) -> Access:
 
 
 def require_distinct(access: Access) -> None:
-    """Raise `InvalidError` if a port of this machine or a path in the container is used twice."""
+    """Raise `InvalidError` if two entries use the same host port or the same container path."""
     seen = set()
     for item in [*(p.address for p in access.ports), *(v.target for v in access.volumes)]:
         if item in seen:
@@ -197,7 +197,10 @@ def place_inside(text: str) -> str:
 
 
 def covered(path: PurePosixPath) -> str:
-    """Return the part of an image that a mount at `path` would hide, or "" if it hides nothing."""
+    """Return a description of the image folder that a mount at `path` must not hide or change.
+
+    Return an empty string if a mount is allowed there.
+    """
     for folder in _CLOSED:
         if PurePosixPath(folder).is_relative_to(path) or path.is_relative_to(folder):
             return f"{folder} of the image"
@@ -270,7 +273,7 @@ def of_project(settings: Settings) -> Access:
 
 
 def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
-    """Add a startup hook that makes Python explain failed imports to a command's access.
+    """Return the access with an additional startup hook that makes Python explain failed imports.
 
     If the hook cannot be written, return the access unchanged.
     """
@@ -349,5 +352,5 @@ def _project_folder(project: Path, text: str) -> str:
 
 
 def volume_name(project: Path, name: str) -> str:
-    """Return the name of a project's volume in the engine, which is unique to the project."""
+    """Return the name that an engine uses for a project's volume. It is unique to the project."""
     return f"envbuilder-{files.folder_identity(project)[:12]}-{name}"

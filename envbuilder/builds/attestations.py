@@ -77,7 +77,7 @@ def ensure(
     anew: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Write the attestations if one is missing or `anew` is true. Return their paths by name.
+    """Write the attestations if one is missing or `anew` is true, and return their paths by name.
 
     `versions` maps the names of additional builders to their versions. Raise `BuildError` if a file
     cannot be written.
@@ -102,7 +102,8 @@ def remove(plan: Plan, artifact: Artifact, settings: Settings) -> None:
 def subject(artifact: Artifact) -> Subject:
     """Return the in-toto subject for the artifact.
 
-    A native environment is identified by its tree digest, any other artifact by its sha256.
+    The subject identifies a native environment by its tree digest, and any other artifact by its
+    sha256.
     """
     algorithm = TREE if artifact.kind in NATIVE else "sha256"
     name = Path(artifact.ref).name if artifact.kind in ON_DISK else artifact.ref
@@ -150,11 +151,11 @@ def bill(
     extra: Iterable[sbom.Component] = (),
     licences: Mapping[str, tuple[str, ...]] | None = None,
 ) -> bytes:
-    """Return the SBOM of a base image, locked files and additional installed components.
+    """Return the SBOM of a base image, locked files and additional components.
 
     `extra` contains the additional components. `facts` describes the environment, such as its
-    platform. Empty facts are omitted. Licenses are read from the wheels in the store. `licences`
-    maps the sha256 of other files to their licenses.
+    platform. Empty values in it are omitted. Licenses are read from the wheels in the store.
+    `licences` maps the sha256 of other files to their licenses.
     """
     known = sbom.wheel_licences(files, Store.of(settings)) | dict(licences or {})
     parts = [sbom.of_base(base.ref, base.digest, facts["platform"])] if base else []
@@ -188,10 +189,10 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
 
 
 def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
-    """Return the versions of an image's Debian packages, by name, or None if they cannot be read.
+    """Return the version of each Debian package in an image, or None if they cannot be read.
 
-    If the plan assembles the image, the packages of its base image are read. Otherwise, those of
-    the image in the engine are read.
+    If the plan assembles the image, the packages are read from its base image. Otherwise, they are
+    read from the image in the engine.
     """
     from envbuilder.builds.image.base import read_contents
     from envbuilder.builds.image.layer_cache import LayerCache
@@ -255,7 +256,7 @@ def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> by
 
 
 def also_about(content: bytes, artifact: Subject) -> bytes:
-    """Add a subject, such as a pushed manifest, to a provenance statement.
+    """Return a provenance statement with an additional subject, such as a pushed manifest.
 
     Raise `ValueError` if the content is not a provenance statement written by envbuilder.
     """

@@ -69,8 +69,8 @@ def execute(
 
     Only one process at a time builds a given artifact. `is_done` is called as soon as it is this
     process's turn. If it returns True, no step is run, because the artifact may already be in use.
-    The working folder is always removed. The artifact appears with a single move or load at the
-    end. Raise `BuildError` if a step fails.
+    The working folder is always removed. The artifact appears only at the end, by a single move of
+    a folder or by loading the image. Raise `BuildError` if a step fails.
     """
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
@@ -102,7 +102,7 @@ def execute(
 
 
 class _Context(NamedTuple):
-    """The store, the log and the progress display that a step needs in addition to its own data."""
+    """The store, log and progress display, which steps need in addition to their own data."""
 
     store: Store
     log: Path
@@ -300,9 +300,10 @@ def _load_base(step: LoadBase) -> None:
 
 
 def _failing_step(printed: str) -> str:
-    """Return the last excerpt in which BuildKit shows a failing step, or "" if there is none.
+    """Return the last excerpt of BuildKit's output that shows a failing step.
 
-    The excerpt is needed because the last lines of BuildKit's output only quote the Dockerfile.
+    Return an empty string if there is none. The excerpt is needed because the last lines of
+    BuildKit's output only quote the Dockerfile.
     """
     excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return excerpts[-1].rstrip() if excerpts else ""
@@ -321,7 +322,7 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     """Write each library to a file named after its soname.
 
-    Links inside a library's package are followed. Raise `BuildError` if a library is in none of the
+    Symbolic links within a package are followed. Raise `BuildError` if a library is in none of the
     packages.
     """
     from envbuilder.packages.debian import deb
@@ -349,9 +350,10 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
 
 
 def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> dict[str, str]:
-    """Return the requested libraries that a package contains, by name.
+    """Return the paths of the requested libraries in a package, by library name.
 
-    The values are the paths of the regular files, after following links.
+    Links are followed, so each path is that of a regular file. Libraries that the package does not
+    contain are omitted.
     """
     targets: dict[str, str] = {}
     for path, member in sorted(members.items()):

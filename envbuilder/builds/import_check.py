@@ -1,7 +1,8 @@
 """Import the modules that the project imports or requires, in its built environment.
 
 Each module is imported in a separate process, in the same way as a command in the environment would
-import it. A module that fails only because this machine lacks a device is not counted.
+import it. A module that cannot be imported only because this machine lacks a device does not count
+as failed.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
     """Import the project's modules in its environment and return the outcome.
 
     Return None if there is no project, or if it imports nothing. If `has_trained` is true, skip the
-    framework, because the environment has just used it. Raise `VerifyError` if the imports cannot
-    be tried at all.
+    framework, because the environment has just used it. Raise `VerifyError` if no import can be
+    tried.
     """
     settings = build.settings
     environment = build.environment

@@ -131,9 +131,9 @@ def _is_of_driver(folder: str) -> bool:
 
 
 def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the sorted names of the caller's variables that are not passed on.
+    """Return the names of the caller's variables that are withheld because they can load code.
 
-    These variables are withheld because they could load code.
+    The names are sorted.
     """
     passed = payload_environment(environ)
     lost = [name for name, value in guarded(environ).items() if value != passed.get(name)]
@@ -158,8 +158,9 @@ def notes(environ: Mapping[str, str]) -> Iterator[str]:
 def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
     """Return the command that starts an isolated interpreter.
 
-    `bytecode` is a separate folder for bytecode. If it is empty, the interpreter uses the usual
-    folders. An image needs no separate folder, because its digest covers its bytecode.
+    `bytecode` is a separate folder for bytecode. If it is empty, the interpreter uses its default
+    `__pycache__` folders. An image needs no separate folder, because its digest covers its
+    bytecode.
     """
     folder = ("-X", f"pycache_prefix={bytecode}") if bytecode else ()
     return (executable, "-I", *folder)
@@ -178,7 +179,7 @@ def container_variables(
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
-    """Return how the payload in an image is started, for the payload's `--promise` option."""
+    """Return how the payload in an image is started, as a value for its `--promise` option."""
     return Start(
         as_found=False,
         prefix=conventions.PREFIX,
@@ -226,11 +227,11 @@ def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found:
 def unreached(
     report: Mapping[str, Any], executable: Path | None, environ: Mapping[str, str]
 ) -> list[EnvbuilderError]:
-    """Return an error if the framework is not among the interpreter's own packages.
+    """Return a list with one error if the interpreter itself does not contain the framework.
 
     Otherwise, return an empty list. The framework may be in the user's site-packages, or in a
-    folder named by a variable that is not passed to the verification. Therefore, the hint suggests
-    `--inherit-environment`.
+    folder named by a variable that is not passed to the verification. Therefore, the error's hint
+    suggests `--inherit-environment`.
     """
     reasons = " ".join(map(str, report.get("reasons") or ()))
     missing = re.search(rf"No module named '?({'|'.join(FRAMEWORKS)})\b", reasons)
@@ -249,7 +250,7 @@ def unreached(
 
 
 def _entries(folder: str) -> Iterable[str]:
-    """Return the names of the entries in a folder. An unreadable folder counts as empty."""
+    """Return the names of the entries in a folder, or nothing if the folder cannot be read."""
     try:
         return os.listdir(folder)  # noqa: PTH208 (names)
     except (OSError, ValueError):
@@ -297,7 +298,10 @@ def shadowing(
 
 
 def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:
-    """Return the folders listed in path variables, in order and without duplicates, as keys."""
+    """Return the folders listed in path variables, as the keys of a dictionary.
+
+    The folders are in order and without duplicates.
+    """
     values: list[str] = []
     for name in names:
         values += environ.get(name, "").split(os.pathsep)

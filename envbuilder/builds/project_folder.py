@@ -2,9 +2,9 @@
 
 The project itself contains only a link to each environment, `.envbuilder/NAME`, for use by editors.
 The files that commands import or write (the installed project's metadata and commands, and the
-hooks) are in the user's own folder. Therefore, no other user can change them, the project may be
-read-only, and commands that run at the same time do not disturb each other. Containers mount the
-user's folder.
+startup hooks) are in the user's own folder. Therefore, no other user can change them, the project
+may be read-only, and commands that run at the same time do not disturb each other. Containers mount
+the user's folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
 def require_own(folder: Path) -> None:
     """Raise `InvalidError` if `.envbuilder` in `folder` is a link, or if another user controls it.
 
-    If `folder` itself belongs to another user, nothing will be written there, so there is no check.
+    There is no check if `folder` itself belongs to another user, because nothing is written there
+    in that case.
     """
     path = folder / FOLDER
     trusted = files.current_trust()
@@ -59,9 +60,9 @@ def require_own(folder: Path) -> None:
 def link(settings: Settings, prefix: Path) -> str:
     """Create the link `.envbuilder/ENVIRONMENT` in the project, which points to `prefix`.
 
-    Return a message if that fails, else an empty string. The environment also works without the
-    link. Do nothing outside a project. Also do nothing as root in another user's project, since
-    that user could not remove the link.
+    Return a message if that fails, else an empty string. The environment works even without the
+    link. Do nothing outside of projects, or as root in another user's project, since that user
+    could not remove the link.
     """
     if settings.project is None or settings.definition is None:
         return ""
@@ -186,7 +187,11 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
 
 
 def _excluded(settings: Settings) -> dict[str, str]:
-    """Return the packages that the project's file excludes, each with the comment on their line."""
+    """Return the packages that the project's file excludes, with the comment on their line.
+
+    The mapping is from package name to comment. All packages have the same comment, which is in
+    parentheses, or empty if there is none.
+    """
     if settings.project is None or settings.definition is None:
         return {}
     with suppress(InvalidError):

@@ -29,7 +29,7 @@ _SHOWN = 5
 
 
 class ProjectLayer(Struct, frozen=True, kw_only=True):
-    """A project's own files for an image, and the settings with which a container starts."""
+    """A project's own files for an image, and the settings with which its containers start."""
 
     folder: str
     """The project's folder on this machine."""
@@ -60,7 +60,7 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
         return facts
 
     def place(self, file: image_files.ImageFile) -> Path:
-        """Return the path on this machine of one of the layer's files."""
+        """Return the path on this machine of a file in the layer."""
         is_added = PurePosixPath(file.path).is_relative_to(package.FOLDER)
         return Path(self.laid if is_added else self.folder, file.path)
 
@@ -77,7 +77,7 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
 
 
 def planned(settings: Settings) -> ProjectLayer | None:
-    """Return the layer for the project's environment in `settings`, or None if it needs none.
+    """Return the layer for the environment that `settings` names, or None if it needs no layer.
 
     Print a note that lists the files that are not copied into the image. Raise `InvalidError` if
     files are missing or too large.

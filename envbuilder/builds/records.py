@@ -1,8 +1,8 @@
 """Record which images were built, and which projects use an artifact.
 
 The records are kept outside the images. Engines identify an image by a digest of its content.
-Therefore, an image with a recorded ID is the image that was built, whatever its tags are. Another
-image with the same tag is not.
+Therefore, an image is known to come from a build if a record contains its ID, whatever tags it has.
+Another image with the same tag does not match the record.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Metadata(Struct, frozen=True):
 
 
 def digests(text: str) -> tuple[str, ...]:
-    """Return the digests that a client reported for its image, beginning with the configuration's.
+    """Return the digests that a client reported for its image, the configuration's digest first.
 
     buildx writes a JSON object, whereas podman writes only the ID. Raise `BuildError` for any other
     text.
@@ -112,8 +112,8 @@ def versions(text: str) -> dict[str, str]:
     """Parse the builder's version from the output of `docker buildx inspect` or `podman info`.
 
     Return the versions by builder name, or an empty mapping if they are unknown. Debian's Docker
-    reports its BuildKit as v0.0.0+unknown. That version is omitted, so the builder must be
-    identified by the engine's version.
+    reports the version of its BuildKit as v0.0.0+unknown. That version is omitted, so the builder
+    must be identified by the engine's version.
     """
     reported: dict[str, str] = {}
     for name, pattern in _VERSIONS.items():
@@ -126,8 +126,9 @@ def versions(text: str) -> dict[str, str]:
 def claim(fingerprint: str, settings: Settings) -> str:
     """Return a name that an image keeps as long as this data folder contains the image's record.
 
-    The name is unique to the data folder, because several data folders, of one user or of several,
-    may build the same image on one engine.
+    The name is different for each data folder, because one engine may be used with several data
+    folders, whether of one user or of several, and each of them may contain a record of the same
+    image.
     """
     folder = files.folder_identity(settings.data_dir)
     return f"{CLAIMS}{folder[:12]}:{fingerprint[:12]}"
@@ -142,7 +143,7 @@ def keep_built(
 ) -> None:
     """Record the image that a step delivered under the name `ref`.
 
-    `ids` are the digests of the image, beginning with its configuration's. `made_by` contains the
+    `ids` are the digests of the image, the configuration's digest first. `made_by` contains the
     versions of programs to record in addition to those in the step.
     """
     record = ImageRecord(
@@ -266,7 +267,10 @@ def users_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_there(project: Path) -> bool:
-    """Return whether a folder still contains a project. Assume so if it cannot be read."""
+    """Return whether a folder still contains a project.
+
+    Return True if the folder cannot be read.
+    """
     try:
         (project / PROJECT_FILE).stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -73,7 +73,7 @@ class RenderedFile(Struct, frozen=True, kw_only=True):
 
 
 class Requirement(Struct, frozen=True, kw_only=True):
-    """A line in a requirements file: a version of a package, and all hashes accepted for it."""
+    """A line in a requirements file, which contains a package's version and all accepted hashes."""
 
     name: str
     version: str
@@ -83,10 +83,10 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
 
 def default_target(profile: Profile) -> RenderTarget:
-    """Return the target to render if the user does not name one.
+    """Return the render target to use if the user does not name one.
 
-    This is `conda` if the profile has only the conda backend. Otherwise, it is `dockerfile` if the
-    profile has images, else `script`, which makes a native venv.
+    This is `conda` if the profile has only the conda backend. Otherwise, it is `dockerfile` if
+    images can be built from the profile, else `script`, which makes a native venv.
     """
     if _needs_conda(profile):
         return "conda"
@@ -142,7 +142,7 @@ def _lines(
 
 
 def _line(files: Iterable[File], marker: str = "") -> Requirement:
-    """Return the line for one package version. Any one of `files` may be installed."""
+    """Return the requirements line for one package version, which accepts any one of `files`."""
     by_hash = dict(sorted((file.sha256, file) for file in files))
     ordered = tuple(by_hash.values())
     return Requirement(
@@ -155,7 +155,10 @@ def _line(files: Iterable[File], marker: str = "") -> Requirement:
 
 
 def placeholder_urls(lock: Lock) -> dict[str, str]:
-    """Return a placeholder URL for each source in the lock, for uses that download nothing."""
+    """Return a placeholder URL for each source that the lock names.
+
+    The URLs are for uses of the rendered files that download nothing.
+    """
     return {f.source: f"https://{f.source}.invalid" for f in lock.files}
 
 
@@ -169,7 +172,9 @@ def render(
     project: ProjectLayer | None = None,
     chosen_by: Sequence[str] = (),
 ) -> Iterator[RenderedFile]:
-    """Yield the files of one render target, the main file first. Each is rendered on demand.
+    """Yield the files of a render target, main file first.
+
+    Each file is rendered when it is requested.
 
     `urls` maps the symbolic sources of the lock's files to URLs. For `conda`, it also maps the
     profile's channels to URLs. The rendered files contain these URLs without credentials.
@@ -228,7 +233,10 @@ def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
 
 
 def _conda(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> RenderedFile:
-    """Return the file for conda, mamba and micromamba. Its wheels are in a requirements file."""
+    """Return the file for conda, mamba and micromamba, without the profile's wheels.
+
+    The wheels are in a requirements file. Raise `InvalidError` if the profile has no conda backend.
+    """
     from envbuilder.packages.conda import lock as conda
     from envbuilder.packages.conda.solve import specs
 
@@ -312,8 +320,8 @@ def _image(
 def _source_build(file: File, target: Target) -> dict[str, Any]:
     """Return the template variables for a Dockerfile to build a package from its source.
 
-    `beside` lists the wheels needed for the build that the target installs anyway. `needs` lists
-    the other wheels needed for the build.
+    The value of `beside` lists those wheels needed for the build that the target installs anyway.
+    The value of `needs` lists the other wheels needed for the build.
     """
     from envbuilder.packages.sources import sealed, source_locker
 
@@ -344,7 +352,7 @@ def _dockerfile(
 def _services(
     target: RenderTarget, image: Mapping[str, Any], environment: Environment
 ) -> Iterator[RenderedFile]:
-    """Yield the files for the `compose` or `devcontainer` target. These files mount the project."""
+    """Yield the files for the `compose` or `devcontainer` target, which mount the project."""
     folder = ".devcontainer/" if target == "devcontainer" else ""
     sources = [
         *(f"{name}_INDEX" for name in image["indexes"]),
@@ -390,7 +398,7 @@ def _rendered(
 
 
 def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
-    """Return the URLs to use in rendered files, by symbolic source in the lock.
+    """Return the URLs to use in rendered files, by the symbolic source that the lock names.
 
     The user's own package index is never among these URLs.
     """

@@ -1,4 +1,4 @@
-"""Build twice from scratch, the second time in a different setting, and compare the results.
+"""Build twice from scratch, the second time under different conditions, and compare the results.
 
 Nothing is left behind: images get temporary names and are removed, and folders are temporary.
 Differences are reported together with digests. A difference is a layer or configuration key of an
@@ -85,11 +85,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
-    """Build twice and compare the results.
+    """Build twice, and compare the results.
 
     The second build reads copies of the store's and the project's files in another folder, and uses
-    none of the first build's caches. It runs with a different umask, time zone, language and
-    working folder. Errors from either build are raised unchanged.
+    none of the caches that the first build used. It runs with a different umask, time zone,
+    language and working folder. Errors from either build are raised unchanged.
     """
     scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
     with ExitStack() as stack:
@@ -165,7 +165,8 @@ def _forget(name: str, progress: Progress) -> None:
 def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
     """Copy the product's files from one store to another, and link existing base images.
 
-    Wheels that envbuilder built from source are not copied, so that they are built again.
+    If envbuilder built a wheel from source, the wheel is not copied, so that the second build must
+    build it again.
     """
     source = Store.of(settings)
     target = Store.of(elsewhere)
@@ -191,7 +192,7 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
 
 
 def _bases(settings: Settings) -> dict[str, Path]:
-    """Return the folders of the user's and the shared base images, by folder name."""
+    """Return the folders of the base images in the cache and the shared store, by folder name."""
     bases: dict[str, Path] = {}
     for root in filter(None, (settings.shared_store, settings.cache_dir)):
         with suppress(OSError):  # missing, or closed to this user
@@ -276,9 +277,11 @@ def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
 
 
 def contents(build: Built, folder: Path) -> dict[str, str]:
-    """Return a description of each part of a build's result, by path or name.
+    """Return a description of a build's result, for comparison with another build.
 
-    An image is first exported to a subfolder of `folder`.
+    For a native environment, it describes each file, by path. For an image, it contains the digest
+    of each layer and of each configuration key, by name. An image is first exported to a subfolder
+    of `folder`.
     """
     artifact = build.result.artifact
     if artifact.kind != "image":
@@ -299,7 +302,7 @@ def contents(build: Built, folder: Path) -> dict[str, str]:
 
 
 def _files(root: Path) -> dict[str, str]:
-    """Return a description of each file's kind and content in a native environment, by path.
+    """Return a description of the kind and content of each file in a native environment, by path.
 
     Host-dependent files are omitted.
     """
@@ -311,10 +314,10 @@ def _files(root: Path) -> dict[str, str]:
 
 
 def between(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield the differences between two builds.
+    """Yield the differences between the contents of two builds.
 
-    They are in the order of the first build's parts, followed by the parts that only the second
-    build has.
+    The differences are in the order of `first`, followed by those for paths that are only in
+    `second`.
     """
     for path in {**first, **second}:
         digests = (first.get(path, _ABSENT), second.get(path, _ABSENT))

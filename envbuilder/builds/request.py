@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """The options of a build. If one is None, the profile and the host decide."""
+    """The options of a build. If an option is None, the profile and the host determine it."""
 
     profile: str | None = None
     backend: str | None = None
@@ -61,7 +61,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def image_option(self) -> str | None:
-        """The value of the first given option that applies only to images, or None."""
+        """The value of the first option in the request that applies only to images, or None."""
         return self.builder or self.output or self.push
 
 
@@ -86,7 +86,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 class Judged(Chosen, frozen=True, kw_only=True):
-    """A build whose backend has been chosen, and whose profile fits the host with that backend."""
+    """A build whose backend has been chosen and whose profile has been checked against the host."""
 
     backend: str
     workaround: str = ""
@@ -116,8 +116,8 @@ class Planned(Locked, frozen=True, kw_only=True):
     def environment(self) -> Environment:
         """The product, as an environment in which commands can run.
 
-        The product must not be an `Output`. Envbuilder commands that run something never plan an
-        `Output`.
+        The product must not be an `Output`. The envbuilder commands that run other commands never
+        plan an `Output`.
         """
         return cast("Environment", self.product)
 
@@ -148,9 +148,9 @@ class Product(Protocol):
     def changed(self) -> str:
         """Return a message if the artifact is damaged or replaced, else an empty string.
 
-        An artifact is replaced if its name refers to another artifact. By default, report nothing:
-        a damaged image in a file or a registry is simply built again. Changes that can be detected
-        only by reading every file are left to `run_payload`.
+        An artifact is replaced if its name refers to another artifact. By default, return an empty
+        string, because a damaged image in a file or a registry is simply built again. Changes that
+        can be detected only by reading every file are left to `run_payload`.
         """
         return ""
 
@@ -162,10 +162,13 @@ class Product(Protocol):
         return ""
 
     def made_by(self) -> dict[str, str]:
-        """Return the versions of the programs that determined the artifact's bytes, by name."""
+        """Return the versions of the programs that determined the artifact's bytes.
+
+        The keys are the programs' names.
+        """
 
     def restore_names(self) -> None:
-        """Give the existing artifact any of its names that are missing.
+        """Give the existing artifact those of its names that are missing.
 
         By default, do nothing: a folder has only one name, and an image that is not in an engine
         always has all of its names.

@@ -168,7 +168,10 @@ def _source(component: Component) -> ExternalReference:
 def locked_components(
     files: Iterable[File], licences: Mapping[str, tuple[str, ...]] = {}
 ) -> tuple[Component, ...]:
-    """Return the locked files as components. `licences` maps each file's sha256 to its licenses."""
+    """Return the locked files as components.
+
+    `licences` maps the sha256 of a file to the licenses of its package.
+    """
     components = []
     for file in files:
         facts = {
@@ -194,10 +197,11 @@ def locked_components(
 
 
 def of_base(ref: str, digest: str, platform: str) -> Component:
-    """Return a base image as a component. A digest in `ref` takes precedence over `digest`.
+    """Return a base image as a component.
 
-    `digest` is the image's digest or its ID in the engine. It is omitted unless it is a sha256
-    digest, because engines may use other kinds of IDs.
+    `digest` is the image's digest or its ID in the engine. A digest in `ref` takes precedence over
+    `digest`. The digest is omitted from the component unless it is a sha256 digest, because engines
+    may use other kinds of IDs.
     """
     name, _, digest_of_ref = ref.partition("@")
     digest = next(filter(_DIGEST.fullmatch, (digest_of_ref, digest)), "")
@@ -302,7 +306,11 @@ def file_purl(file: File) -> str:
 
 
 def suite(file: File) -> str:
-    """Return a .deb file's Debian suite without `-updates` or `-security`, or "" if unknown."""
+    """Return the name of the Debian suite that a .deb file comes from, such as `bookworm`.
+
+    The name does not include `-updates` or `-security`. Return an empty string if the suite is
+    unknown.
+    """
     seen = re.match(r"([a-z]+)(-[a-z]+)? Release of ", file.by)
     return seen[1] if seen else ""
 
@@ -364,7 +372,7 @@ def _usable(text: str, limit: int) -> bool:
 
 
 def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
-    """Return the licenses of the wheels that are in the store, by the wheel's sha256."""
+    """Return the licenses of those wheels that are in the store, by the wheel's sha256."""
     licences = {}
     for file in files:
         if file.kind in {"wheel", "tool"} and store.has(file.sha256):
@@ -380,12 +388,12 @@ def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, 
 
 
 def conda_licences(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
-    """Return the licenses that channels declare for conda packages, by the package's sha256."""
+    """Return the licenses that the channels state for conda packages, by the package's sha256."""
     return {p.sha256: (p.license,) for p in packages if _usable(p.license, LONGEST)}
 
 
 def read_metadata(wheel: Path) -> bytes:
-    """Return the content of a wheel's METADATA file. Empty if the file is missing or unreadable.
+    """Return the content of a wheel's METADATA file, or b"" if it is missing or unreadable.
 
     The store hashes wheels on arrival. A wheel that was damaged later must not abort a report on
     licenses, and in any case it cannot be installed.

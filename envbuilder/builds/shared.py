@@ -17,7 +17,10 @@ BYTECODE = "__pycache__"
 
 
 class SharedFile(Struct, frozen=True, array_like=True, gc=False):
-    """The record of a file that several environments may share, as the build left the file."""
+    """The record of a file that several environments may share.
+
+    It describes the file as it was when the build wrote it.
+    """
 
     path: str
     executable: bool
@@ -30,13 +33,16 @@ class SharedFile(Struct, frozen=True, array_like=True, gc=False):
     def is_same(self, status: os.stat_result) -> bool:
         """Return whether the file still has the recorded size and modification time.
 
-        A change is not detected if both were restored afterwards.
+        A change is not detected if the size and the time were restored afterwards.
         """
         return (status.st_size, status.st_mtime_ns) == (self.size, self.time)
 
 
 def shared(prefix: Path) -> tuple[SharedFile, ...]:
-    """Return the records of an environment's shared files. Empty if the records are unreadable."""
+    """Return the records of an environment's shared files.
+
+    Return an empty tuple if the records are missing or cannot be read.
+    """
     try:
         return decoding.from_json((prefix / SHARED).read_bytes(), tuple[SharedFile, ...])
     except (OSError, ValueError):

@@ -49,7 +49,7 @@ class Variable(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """What an environment sets for its commands: variables, and items to add to list variables."""
+    """The variables that an environment sets for its commands, and its items for list variables."""
 
     given: Mapping[str, str] = {}
     """Variables to set for each command, unless the profile sets the same variables."""
@@ -61,7 +61,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def machine_threads(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `THREADS` set to this machine's number of threads.
+    """Return a mapping that sets the variable `THREADS` to the number of threads for this machine.
 
     Return an empty mapping if the caller set `THREADS`.
     """
@@ -80,8 +80,9 @@ def of_command(
     """Return the variables to set for a command, in addition to the caller's variables.
 
     `devices` contains the variables that select GPUs. List variables such as `PATH` begin with the
-    environment's items. These are followed by the items given with `-e` or, without `-e`, by those
-    of the profile or the caller. If `-e` sets `LD_PRELOAD` to an empty value, nothing is preloaded.
+    environment's items. These are followed by the items given with `-e`. Without `-e`, they are
+    followed by the items of the profile or the caller. If `-e` sets `LD_PRELOAD` to an empty value,
+    nothing is preloaded.
     """
     of_profile = f"profile {profile.name}"
     inherited = {PATH: os.defpath, **caller}

@@ -1,4 +1,4 @@
 """Pack everything that profiles need into one file, for machines without a network.
 
-The code may import `build` and the rooms below it, but not `verify`.
+This package may import `build` and the packages below it, but not `verify`.
 """

@@ -1,4 +1,4 @@
-"""The contents of a bundle: collect them on one machine, check and unpack them on another.
+"""The contents of a bundle, which are collected on one machine and unpacked on another.
 
 During unpacking, every byte is hashed before it is used, and all contents are checked before any of
 them is installed.
@@ -98,12 +98,12 @@ def select(
     pythons: Sequence[str],
     library: Library,
 ) -> tuple[Selection, ...]:
-    """Return the requested profiles with their targets.
+    """Return the requested profiles with their locks and targets.
 
     Without `pythons`, select each profile's default Python version and the Python version of its
-    image. If a profile has no target for a platform, assume that machines of this platform build
-    images for other platforms, and select only the tools for it. Raise `InvalidError` if a profile
-    does not exist.
+    image. If a profile does not support one of the platforms, assume that machines of this platform
+    build images for other platforms, and select only the tools for it. Raise `InvalidError` if a
+    profile does not exist, or if it supports none of the platforms.
     """
     selections: dict[str, Selection] = {}
     for name in names:
@@ -135,11 +135,11 @@ def select(
 def _conda(
     profile: Profile, targets: Iterable[Target], library: Library
 ) -> tuple[conda_lock.Target, ...]:
-    """Return the targets in a profile's conda lock that match `targets`.
+    """Return the targets in a profile's conda lock that correspond to `targets`.
 
-    A target matches if it has the same platform and Python version. Return an empty tuple if there
-    is no conda lock. Raise `InvalidError` if the lock is stale, and `SignatureError` if a required
-    signature is missing or not accepted.
+    These have the same platform and Python version. Return an empty tuple if there is no conda
+    lock. Raise `InvalidError` if the lock is stale, and `SignatureError` if a required signature is
+    missing or not accepted.
     """
     stored = conda_lock.find_for_use(profile.name, library)
     if stored is None:
@@ -158,10 +158,11 @@ def texts(
     variants: ProjectProfiles | None = None,
     project: Path | None = None,
 ) -> tuple[Part, ...]:
-    """Return parts for the profiles, the profiles that they extend, and their locks, byte for byte.
+    """Return parts for the profiles, for the profiles that they extend, and for their locks.
 
-    In a project, also return parts for the project's locks and for the files that define the
-    project. Raise `InvalidError` if the project file contains credentials.
+    The files are packed byte for byte. In a project, also return parts for the project's locks and
+    for the files that define the project. Raise `InvalidError` if the project file contains
+    credentials.
     """
     folders = library.folders
     parts: list[Part] = []
@@ -190,8 +191,8 @@ def texts(
 def _own_lock(name: str, folders: Sequence[Path], *, fresh: bool) -> Path | None:
     """Return the path of a profile's own lock, or None if the profile has no lock.
 
-    If `fresh` is true, also return None if the lock is not usable. A project's bundle contains this
-    lock because `check` compares the project's locks with it.
+    If `fresh` is true, also return None if the lock is not usable. The bundle of a project contains
+    the profile's own lock because `check` compares the project's locks with it.
     """
     path = profile_lock.path_for(name, folders)
     if fresh:
@@ -278,7 +279,10 @@ def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -
 
 
 def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
-    """Return parts for the four MNIST files, or no parts if the full data set is unavailable."""
+    """Return parts for the four files of MNIST.
+
+    Return an empty tuple if the complete data set is unavailable.
+    """
     samples = mnist.obtain(settings, progress)
     if samples.subset:
         return ()
@@ -294,10 +298,11 @@ def of_envbuilder(
     settings: Settings,
     progress: Progress,
 ) -> tuple[Part, ...]:
-    """Return parts for envbuilder's wheel and its dependencies for the given platforms and Pythons.
+    """Return parts for the wheels of envbuilder and its dependencies.
 
-    The Pythons are those of the selected targets. The dependencies include the locked uv. If there
-    is a conda lock, they also include the installer for conda packages.
+    The dependencies are those for the given platforms and for the Python versions of the selected
+    targets. They include the locked uv. If there is a conda lock, they also include the installer
+    for conda packages.
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
     used = {(t.platform, t.python) for t in targets}
@@ -324,7 +329,7 @@ def of_envbuilder(
 
 
 class Needed(Struct, frozen=True, kw_only=True, order=True):
-    """A base image needed for a platform.
+    """A base image that is needed for a platform.
 
     If there is no digest, any image with this name is accepted.
     """
@@ -335,7 +340,10 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def name(self) -> str:
-        """The image's name in an engine, without a digest, which a tag cannot contain."""
+        """The image's name in a container engine.
+
+        It contains no digest, because a tag cannot contain one.
+        """
         if reference.is_on_disk(self.ref):
             return reference.path_on_disk(self.ref).name
         name = self.ref.partition("@")[0]
@@ -347,7 +355,10 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
 def needed_bases(
     selections: Iterable[Selection], override: str | None, settings: Settings
 ) -> tuple[Needed, ...]:
-    """Return the base images that the selections need. `override` replaces locked images."""
+    """Return the base images that the selected profiles need.
+
+    If `override` is given, it is the base image to use instead of those in the locks.
+    """
     from envbuilder.builds.image.base import base_ref
     from envbuilder.builds.request import Request
 
@@ -369,8 +380,8 @@ def bases(
 ) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """Return parts for base images, each blob once, and descriptions of unavailable images.
 
-    The reason why an image is unavailable is printed but not stored in the bundle, because it may
-    contain folder names on this machine or depend on the time.
+    The reason why an image is unavailable is printed but not stored in the bundle, because the
+    reason may contain folder names of this machine or differ from time to time.
     """
     parts: dict[str, Part] = {}
     lacks = []
@@ -386,9 +397,9 @@ def bases(
 
 
 def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
-    """Return a layout that contains the image, obtained from disk, the engine or the registry.
+    """Return a layout that contains an image, which is taken from disk, the engine or the registry.
 
-    Raise `BuildError` if only the registry may have the image and `needed` has no digest.
+    Raise `BuildError` if only the registry could have the image and `needed` has no digest.
     """
     folder = require_writable(settings.bases_dir)
     if reference.is_on_disk(needed.ref):
@@ -481,7 +492,7 @@ def manifest(
 
 
 def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
-    """Return a part that contains `content`.
+    """Return a part for the file `path` in a bundle, with the given content.
 
     Raise `InvalidError` if `content` is text that contains a credential.
     """
@@ -556,12 +567,15 @@ class Unpacked(Struct, frozen=True, kw_only=True):
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Unpacked:
-    """Check a bundle and unpack it. If repeated, continue where the last run stopped.
+    """Check a bundle and unpack it.
 
-    Profiles and locks are written last, when everything else is in place. Raise `BuildError` if the
-    disk is full, or if a part is damaged. In the latter case, the error names the part. Raise
-    `InvalidError` if the file is not an envbuilder bundle, or if one of the user's files differs
-    (see `drafts`). Raise `SignatureError` if a required signature is missing or not accepted.
+    If a previous run was interrupted, this continues where it stopped. Profiles and locks are
+    written last, when everything else is in place.
+
+    Raise `BuildError` if the disk is full, or if a file in the bundle is damaged. In the latter
+    case, the error names the file. Raise `InvalidError` if `path` is not an envbuilder bundle, or
+    if one of the user's files differs (see `drafts`). Raise `SignatureError` if a required
+    signature is missing or not accepted.
     """
     try:
         with opened(path) as reader:
@@ -621,7 +635,10 @@ def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
 
 
 def _is_stored(member: Member, settings: Settings) -> bool:
-    """Return whether a file with the member's name is stored, without checking its contents."""
+    """Return whether a file with the member's hash is stored.
+
+    For the data set, its name is used instead of the hash. The stored contents are not checked.
+    """
     if member.kind == "dataset":
         return mnist.has(member.name, settings)
     return Store.of(settings).has(member.sha256)
@@ -697,7 +714,11 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
 
 
 def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:
-    """Return the paths that a manifest's profiles need, and their locked files by sha256."""
+    """Return the paths of the files that a manifest's profiles need, and the locked files.
+
+    The paths are those of profiles, locks and project files in the bundle. The locked files are
+    returned by sha256.
+    """
     needed: set[str] = set()
     locked: dict[str, File] = {}
     variants = None
@@ -794,9 +815,9 @@ def write(changes: Iterable[Draft]) -> None:
 
 
 def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[str, ...]:
-    """Return the paths of the bundle's locks that are missing or different in the current project.
+    """Return the paths of locks in the bundle that differ from those of the current project.
 
-    Outside a project, return an empty tuple.
+    This includes locks that are missing in the project. Outside a project, return an empty tuple.
     """
     if settings.project is None or settings.definition is None:
         return ()
@@ -859,7 +880,7 @@ def _laid_out(
 
 
 def _layout(name: str, index: Index, bundled: Collection[str], settings: Settings) -> Layout:
-    """Create and return a layout of one image. Its blobs are links to blobs in the store."""
+    """Create and return an OCI layout of one image, whose blobs are links to the store."""
     from filelock import FileLock
 
     digest = f"sha256:{name.partition('-')[0]}"
@@ -886,9 +907,10 @@ def _layout(name: str, index: Index, bundled: Collection[str], settings: Setting
 def _loaded(
     images: Collection[tuple[Descriptor, Layout]], progress: Progress, *, force: bool
 ) -> tuple[Image, ...]:
-    """Load the unpacked images into the container engine, if the engine can be reached.
+    """Load the unpacked images into the container engine if the engine can be reached.
 
-    If the engine already has an image with the same name, keep that image unless `force` is true.
+    If the engine already has a different image with the same name, keep that image unless `force`
+    is true. Return a description of each unpacked image.
     """
     loadable = [
         (image, layout, image.annotations.get(archive.NAME, "")) for image, layout in images

@@ -1,10 +1,10 @@
-"""Bundles: tar files whose every byte is determined by a manifest, with a writer and a reader.
+"""The bundle format, with a writer and a reader.
 
-The manifest comes first. Its file name contains its own sha256. The members follow in the order of
-the manifest, each with a header that contains only a path and a size. The reader therefore does not
-parse headers. Instead, it computes the expected bytes and compares them with the bytes in the file.
-Path traversal, links, devices, duplicate members and trailing data differ from the expected bytes
-and are rejected.
+A bundle is a tar file in which a manifest determines every byte. The manifest comes first. Its file
+name contains its own sha256. The members follow in the order of the manifest, each with a header
+that contains only a path and a size. The reader therefore does not parse headers. Instead, it
+computes the expected bytes and compares them with the bytes in the file. Path traversal, links,
+devices, duplicate members and trailing data differ from the expected bytes and are rejected.
 """
 
 from __future__ import annotations
@@ -131,7 +131,10 @@ def order(members: Iterable[Member]) -> tuple[Member, ...]:
 
 
 def problem(manifest: Manifest) -> str:
-    """Return a problem with a manifest that its types do not rule out, or "" if there is none."""
+    """Return a problem with a manifest that its types do not rule out.
+
+    Return an empty string if there is no problem.
+    """
     if manifest.members != order(manifest.members):
         return "its members are not in order"
     holds_project = bool(manifest.of_kind("project"))
@@ -171,12 +174,15 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def manifest_name(sha256: str) -> str:
-    """Return the path in a bundle of the manifest that has the given sha256."""
+    """Return the path of a bundle's manifest within the bundle.
+
+    `sha256` is the hash of the manifest.
+    """
     return f"manifest-{sha256}.json"
 
 
 def manifest_stated(block: bytes) -> tuple[str, int] | None:
-    """Return the manifest's sha256 and size, as stated in the first block of a bundle.
+    """Return the sha256 and the size of the manifest, as stated in a bundle's first block.
 
     Return None if the block is not the beginning of a bundle.
     """
@@ -193,8 +199,8 @@ def is_bundle(content: bytes) -> bool:
 def header(path: str, size: int) -> bytes:
     """Return the tar header of a regular file, which contains only the file's path and size.
 
-    If a value is too long for its ustar field, a pax header precedes the tar header. `tarfile`
-    writes the same bytes in Python 3.11 to 3.13 (tested). Image digests also rely on this.
+    If a value is too long for its ustar field, a pax header precedes the tar header. In Python 3.11
+    to 3.13, `tarfile` always writes the same bytes (tested). Image digests also rely on this.
     """
     entry = tarfile.TarInfo(path)
     entry.size = size
@@ -202,7 +208,7 @@ def header(path: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return the zero bytes that fill the last tar block of a file with `size` bytes."""
+    """Return the zero bytes that follow a file of `size` bytes to fill its last tar block."""
     return bytes(-size % BLOCK)
 
 
@@ -271,7 +277,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 class Reader:
-    """An open bundle. The manifest and then the members can be read from it in order."""
+    """An open bundle, from which the manifest and then the members can be read in order."""
 
     def __init__(self, stream: IO[bytes], where: Path) -> None:
         self._stream = stream
@@ -286,9 +292,9 @@ class Reader:
     ) -> Iterator[tuple[Member, Iterator[bytes]]]:
         """Yield each member with an iterator over its bytes, which are hashed as they are read.
 
-        If the bytes of a member are not read, skip them. The method can be called repeatedly. If
-        the bundle is damaged, raise a `BuildError` that names the member. If only the hash is
-        wrong, the iterator raises this error after the last byte.
+        The bytes of a member are skipped if the caller does not read them. The method can be called
+        repeatedly. If the bundle is damaged, raise a `BuildError` that names the member. If only
+        the hash is wrong, the iterator raises this error after the last byte.
         """
         self._stream.seek(self._first)
         for member in self.manifest.members:
@@ -306,8 +312,8 @@ class Reader:
     def _pieces(self, member: Member, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
         """Yield a member's bytes in pieces.
 
-        Raise `BuildError` if the bundle ends within the member, or after the last byte if the hash
-        is wrong.
+        Raise `BuildError` if the bundle ends within the member. If the hash is wrong, raise
+        `BuildError` after the last byte.
         """
         remaining = member.size
         digest = hashlib.sha256()

@@ -86,10 +86,10 @@ def _built(source: Path, settings: Settings) -> Wheel:
 
 
 def _repacked(installed: metadata.Distribution) -> Wheel:
-    """Rebuild the wheel of an installation from the installed files, always with the same bytes.
+    """Rebuild the wheel of an installed distribution from its files.
 
-    Every file is checked against the hash recorded during installation. Raise `BuildError` if a
-    file was changed.
+    The result always has the same bytes. Every file is checked against the hash recorded during
+    installation. Raise `BuildError` if a file was changed.
     """
     members: dict[str, bytes] = {}
     data = f"{installed.name.replace('-', '_')}-{installed.version}.data/data"
@@ -123,8 +123,8 @@ def released(settings: Settings) -> Wheel:
     """Return the wheel of this envbuilder version from the user's package index.
 
     Raise `InvalidError` if the index has no such wheel, or if the files in the wheel differ from
-    those of the running envbuilder. The comparison is needed because anyone can claim the name on
-    the index until the version is released.
+    those of the running envbuilder. The comparison is needed because, until the version is
+    released, anyone can claim envbuilder's name on the index.
     """
     from packaging.version import Version
 
@@ -152,7 +152,10 @@ def released(settings: Settings) -> Wheel:
 
 
 def _members(wheel: Wheel) -> dict[str, bytes]:
-    """Return a wheel's files without its RECORD, or an empty mapping if the wheel is damaged."""
+    """Return the content of each file in a wheel, except for RECORD, by file name.
+
+    Return an empty dictionary if the wheel is damaged.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
             return {n: archive.read(n) for n in archive.namelist() if not n.endswith("/RECORD")}

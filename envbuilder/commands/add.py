@@ -116,10 +116,10 @@ def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -
 
 
 def _without_effect(change: environment_changes.Change, settings: Settings) -> Iterator[str]:
-    """Yield a note for each added package whose requirement an override replaces.
+    """Yield a note for each added package whose requirement is replaced by an override.
 
-    The overrides may also come from requirements files that the project lists. Raise `InvalidError`
-    if an added package is excluded.
+    Overrides can also come from requirements files that the project lists. Raise `InvalidError` if
+    an added package is excluded.
     """
     environment = settings.environment
     before = settings.definition
@@ -146,7 +146,7 @@ def _without_effect(change: environment_changes.Change, settings: Settings) -> I
 def _locked(change: environment_changes.Change, settings: Settings) -> Sequence[resolution.Outcome]:
     """Resolve the locks of all environments that a change affects, and return the outcomes.
 
-    Raise `InvalidError` if none of them can be locked.
+    Raise `InvalidError` if no lock can be made for any of these environments.
     """
     changed = replace(settings, definition=change.definition)
     try:

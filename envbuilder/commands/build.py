@@ -177,9 +177,9 @@ def _planned(request: Request, settings: Settings) -> _Outcome:
 
 
 def _built(outcome: _Outcome) -> _Outcome:
-    """Finish a planned build, and return the outcome with its result or error.
+    """Finish a planned build, and return the outcome with the build's result or error.
 
-    Return an outcome that has no planned build unchanged.
+    If the outcome has no planned build, return it unchanged.
     """
     if outcome.build is None:
         return outcome

@@ -34,7 +34,10 @@ _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base im
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Split a value at its commas. Raise `BadParameter` if it contains an unknown platform."""
+    """Split a value at its commas, and return its items.
+
+    Raise `BadParameter` if the value contains an unknown platform.
+    """
     items = tuple(filter(None, (value or "").split(",")))
     unknown = [f for f in items if param.name == "platform" and f not in types.PLATFORMS]
     if unknown:
@@ -225,7 +228,10 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
 
 
 def _next(taken: Unpacked) -> tuple[Hint, ...]:
-    """Return hints with the commands to run next, which build or verify the unpacked profiles."""
+    """Return hints with the commands to run next.
+
+    These commands build, verify or run the unpacked profiles.
+    """
     commands: list[tuple[str, ...]] = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     environment = taken.manifest.environment

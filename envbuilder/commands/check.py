@@ -27,7 +27,7 @@ _REFUSED = frozenset({"unlocked", "impossible", "unsigned"})
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """The state of the lock for one environment on one profile, with its problems."""
+    """The state of the lock for one environment on one profile, and the problems of that lock."""
 
     environment: str
     profile: str
@@ -152,7 +152,7 @@ def _print(state: State, entry: entries.Entry, reason: str) -> None:
 
 
 def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
-    """Yield a note for each profile whose shipped lock is replaced by a lock of the user's own."""
+    """Yield a note for each profile whose shipped lock is replaced by one of the user's locks."""
     folders = search_path(settings.project, settings.config_dir)
     origins = {entry.name: entry.origin for entry in every if entry.origin}
     for profile, lock in origins.values():

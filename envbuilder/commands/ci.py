@@ -1,8 +1,8 @@
 """`envbuilder ci`: write a CI workflow that builds and verifies environments.
 
 From top to bottom, the module defines the locked profiles, the matrix (one row per job), the
-workflow file for a CI service, and the command. It is long because a row and the job generated from
-it are a single topic.
+workflow file for a CI service, and the command. The module is long because each job is generated
+from a row, so that the two only make sense together.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 def locked_profiles(
     settings: Settings, names: Sequence[str], repository: Path
 ) -> tuple[list[LockedProfile], list[Omission]]:
-    """Return the profiles with their locks, and an omission for each profile that cannot be used.
+    """Return the profiles with their locks, and an omission for each profile without a usable lock.
 
     Without `names`, return all profiles that are not opt-in. Raise `InvalidError` instead of
-    omitting a profile if it is in `names` or if the project lists it.
+    returning an omission if the profile is in `names` or if the project lists it.
     """
     library = Library(search_path(settings.project, settings.config_dir))
     locked: list[LockedProfile] = []
@@ -171,7 +171,10 @@ class Omission(Struct, frozen=True, kw_only=True):
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """The rows that the user selects. An empty field selects all values."""
+    """The platforms, Python versions and backends for which the user wants jobs.
+
+    An empty `platforms` stands for all platforms.
+    """
 
     platforms: tuple[types.Platform, ...] = ()
     pythons: tuple[types.PythonVersion, ...] = ()
@@ -433,9 +436,9 @@ def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omis
 
 
 def require_jobs(workflow: Workflow) -> None:
-    """Raise `InvalidError` if the workflow has no jobs, or if a lock is outside of the repository.
+    """Raise `InvalidError` if the workflow has no jobs, or if a lock is outside the repository.
 
-    With a lock from elsewhere, a job could build something other than what was checked in the
+    With a lock from outside, a job could build something other than what was checked in the
     repository.
     """
     outside: set[str] = set()
@@ -542,7 +545,10 @@ repository, because the caches for earlier locks remain until GitHub's limit is 
 
 
 def uncached(rows: Iterable[Row]) -> list[str]:
-    """Return the ids of the jobs whose downloads no longer fit into GitHub's caches."""
+    """Return the ids of the jobs whose downloads do not fit into the space for GitHub's caches.
+
+    The space is given to the jobs in the order of `rows`.
+    """
     left = _MOST_CACHED
     without: list[str] = []
     for row in rows:
@@ -627,7 +633,9 @@ _WHEEL = re.compile(
 
 
 def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the path of the workflow file. Raise `BadParameter` if it may be outside this folder.
+    """Return the path of the workflow file.
+
+    Raise `BadParameter` if it could be outside this folder.
 
     The path must be relative, because the workflow contains the command that writes it.
     """

@@ -165,9 +165,10 @@ def _show(items: Sequence[Item], sizes: Sizes, progress: console.Progress) -> No
 
 
 def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
-    """Print what was removed: the freed space on a terminal, otherwise one line per name.
+    """Print the freed space if stdout is a terminal, otherwise the name of each removed item.
 
-    With `dry_run`, print nothing on a terminal, and otherwise the names that would be removed.
+    With `dry_run`, print nothing on a terminal, and otherwise the names of the items that would be
+    removed.
     """
     if not sys.stdout.isatty():
         for name in removed:

@@ -158,7 +158,10 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
 def _served(
     host: Host, candidates: Sequence[Profile]
 ) -> Iterator[tuple[str, tuple[tuple[Build, Level], ...]]]:
-    """Yield each kind of GPU in the host, with the framework's builds and how well they fit."""
+    """Yield each kind of GPU in the host, with the framework's builds for it.
+
+    Each build comes with a level, which says how well it fits.
+    """
     for name, row in ACCELERATORS.items():
         profile = next((p for p in candidates if p.accelerator == name), None)
         if profile and row.vendor and any(gpu.vendor == row.vendor for gpu in host.gpus):
@@ -194,7 +197,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
 
 
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:
-    """Return lines that describe how large a model fits into accelerator or main memory."""
+    """Return lines that say how large a model can be to fit into accelerator or main memory."""
     first = [pool for pool in pools if pool.kind == pools[0].kind]
     counts = Counter(pool.name for pool in first)
     names = " and ".join(f"{n} × {name}" if n > 1 else name for name, n in counts.items())

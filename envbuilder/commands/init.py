@@ -235,9 +235,8 @@ def _interrupted(until: float) -> Iterator[None]:
 def _locked(report: Report, diagnosis: Diagnosis) -> Report:
     """Lock the profile that fits this machine, and return the report with that profile added.
 
-    If no profile fits, do not lock anything and return the report unchanged, because
-    envbuilder.yaml is for other machines, too. Raise `InvalidError` if the lock has no target for
-    this machine.
+    If no profile fits, lock nothing and return the report unchanged, because other machines can
+    still use the envbuilder.yaml. Raise `InvalidError` if the lock has no target for this machine.
     """
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
@@ -273,7 +272,7 @@ def _built(report: Report) -> Report:
 def _report(
     folder: Path, path: Path, diagnosis: Diagnosis | None, until: float
 ) -> tuple[Report, EnvbuilderError | None]:
-    """Read the repository. Return the report and, if an index failed, the index's error.
+    """Read the repository and return the report, and the error of the index if an index failed.
 
     Use indexes only if there is a `diagnosis`, and only until the monotonic clock reaches `until`.
     The error says why no index could be used to find versions that fit together.
@@ -549,7 +548,7 @@ class _Attempt(NamedTuple):
 
 
 def _fitted(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> _Attempt:
-    """Return the attempt that can be combined with the largest number of the usual profiles.
+    """Return the attempt that fits the most of the framework's first CPU and first CUDA profile.
 
     Prefer the Python version and the framework release that the repository's files request.
     Otherwise, use the nearest ones.
@@ -569,7 +568,7 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> _Attem
 def _resolvable(
     choice: draft.Choice, facts: draft.Draft, inputs: _Inputs, ask: Ask
 ) -> tuple[draft.Draft, Sequence[str]]:
-    """Return facts for which uv finds a solution, and packages that need the user's consent.
+    """Return a draft for which uv finds a solution, and packages that need the user's consent.
 
     A package needs consent if it would have to be built and is requested only by conda's lists or
     by imports. The package of the same name on the index may then be an unrelated one.
@@ -612,9 +611,9 @@ def _fitting(
     kind: types.Accelerator,
     ask: Ask,
 ) -> tuple[draft.Draft, frozenset[str]]:
-    """Return facts with versions that fit together on one accelerator, and the packages to build.
+    """Return a draft with versions that fit together on one accelerator, and the packages to build.
 
-    If no versions fit together, return facts with their versions unchanged.
+    If no versions fit together, return the draft with its versions unchanged.
     """
     from envbuilder.locks import entries, resolve
 
@@ -676,9 +675,9 @@ def _first_moved(
     questions: chooser.Chooser,
     adapted: Profile,
 ) -> tuple[draft.Draft, frozenset[str]] | None:
-    """Return the first facts from `_moved` that have a solution, and the packages to build.
+    """Return the first draft from `_moved` that has a solution, and the packages to build.
 
-    Return None if there is no solution for any of them.
+    Return None if none of the drafts has a solution.
     """
     pythons = _variants(choice, facts, inputs).limits.pythons
     # Lines without a version took no part in that question.
@@ -701,10 +700,10 @@ def _moved(
     adapted: Profile,
     pythons: Sequence[Line],
 ) -> Iterator[draft.Draft]:
-    """Yield facts in which pinned packages have the nearest later versions that fit together.
+    """Yield drafts in which pinned packages have the nearest later versions that fit together.
 
-    Yield nothing if no such versions exist. The solution has the framework's oldest possible
-    release, because it is found with lower bounds. Facts with the profile's usual release are
+    Yield nothing if no such versions exist. The solution is found with lower bounds, so it has the
+    oldest release of the framework that fits. Drafts with the profile's default release are
     therefore yielded first.
     """
     from envbuilder.locks.blockers import replaced
@@ -734,7 +733,10 @@ def _moved(
 
 
 def _with_python(facts: draft.Draft, before: str, python: str, reason: str) -> draft.Draft:
-    """Return facts with the version `python`, or unchanged facts if `before` is that version."""
+    """Return the draft with the version `python` and the reason for it.
+
+    If `before` is the same version, return the draft unchanged.
+    """
     if python == before:
         return facts
     return msgspec.structs.replace(facts, python=python, python_why=reason)
@@ -779,7 +781,7 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
     The main framework is the first one in `used`. That list contains the imported modules, the most
     frequent first, and then the packages from install commands in text files. If `used` contains no
     framework, the main one is the framework with the largest number of packages. TensorFlow does
-    not count if another framework is used as well, because it often only reads data.
+    not count if the project uses another framework, because TensorFlow often only reads data.
     """
     names = [line.name for line in choice.lines]
     used_frameworks = {f for name in names if (f := frameworks.of_name(name))}
@@ -860,7 +862,7 @@ def _tried(
 
 
 def _variants(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> ProjectProfiles:
-    """Return the project's variants of profiles for the envbuilder.yaml that the facts describe."""
+    """Return the project's variants of profiles for the envbuilder.yaml that `facts` describes."""
     definition = facts.definition(choice)
     options = ReleaseOptions(inputs.offered)
     return ProjectProfiles(
@@ -953,7 +955,11 @@ def _on_hardware(
     variants: ProjectProfiles,
     names: Iterable[str],
 ) -> tuple[str, ...]:
-    """Call `notes` on the project's requirements for each named profile; return each note once."""
+    """Return the notes that `notes` yields for the project's requirements on each named profile.
+
+    Each note occurs once, prefixed with its profiles. Profiles that cannot be combined with the
+    project are skipped.
+    """
     texts = [line.text for line in variants.contents.requirements]
     pairs = []
     for name in sorted(names):
@@ -966,7 +972,7 @@ def _on_hardware(
 def _by_profile(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return each note once, prefixed with the profiles to which it applies.
 
-    Each of the `pairs` consists of a profile and a note.
+    `pairs` contains pairs of a profile and a note.
     """
     profiles: dict[str, list[str]] = {}
     for profile, words in pairs:

@@ -104,7 +104,7 @@ class Skipped(Struct, frozen=True):
 
 
 class Recorded(Struct, frozen=True):
-    """An image that a record lists: its ids, its names, and the folder that contains the record."""
+    """An image that a record lists, with its ids, its names and the folder of the record."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
@@ -205,7 +205,10 @@ class Inventory(Struct):
             self._add(users_folder, root, ENVIRONMENTS, path.name)
 
     def leftovers(self) -> list[Item]:
-        """Return the working folders of killed builds; record that those of running builds stay."""
+        """Return the working folders of killed builds.
+
+        Record that the working folders of running builds stay.
+        """
         data = self.settings.data_dir
         cache = self.settings.cache_dir
         result = []
@@ -234,7 +237,7 @@ class Inventory(Struct):
     # --- downloads and caches
 
     def downloads(self) -> None:
-        """Collect the folders whose contents can be downloaded or made again.
+        """Collect the folders whose contents can be downloaded or created again.
 
         While a build is running, all of these folders stay.
         """
@@ -358,7 +361,10 @@ class Inventory(Struct):
                 self.keep(folder, f"cannot be read: {error.strerror or error}")
 
     def _is_ours(self, root: Path, folder: Path) -> bool:
-        """Return whether `folder` exists and neither it nor `root` is a symbolic link."""
+        """Return whether `folder` exists and neither it nor `root` is a symbolic link.
+
+        Record that a symbolic link stays.
+        """
         for path in (root, folder):
             if path.is_symlink():
                 self.keep(path, LINK)
@@ -366,7 +372,10 @@ class Inventory(Struct):
         return folder.is_dir()
 
     def _is_marked(self, root: Path, folder: Path) -> bool:
-        """Return whether the folder exists and has envbuilder's mark."""
+        """Return whether the folder exists and has envbuilder's mark.
+
+        If it exists without the mark, record that it stays.
+        """
         if not self._is_ours(root, folder):
             return False
         if not files.is_marked(folder):
@@ -377,7 +386,7 @@ class Inventory(Struct):
     def _lock(self, path: Path, *, hold: bool = True) -> bool:
         """Try to acquire the lock on a lock file. Return whether no other process holds the lock.
 
-        Return true if the file does not exist. The lock is released again unless `hold` is true.
+        Return true if the file does not exist. If `hold` is false, release the lock again.
         """
         if path in self._held:
             return True
@@ -401,9 +410,9 @@ class Inventory(Struct):
 
 
 def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple[Recorded, ...]:
-    """Return the images that all records list.
+    """Return all images that are listed in records.
 
-    This includes the records of killed `reproduce` runs in `leftovers`.
+    The records of killed `reproduce` runs in `leftovers` are included.
     """
     trials = []
     for item in leftovers:

@@ -1,4 +1,4 @@
-"""`envbuilder lock`: resolve profiles, and a project's environments, to exact files."""
+"""`envbuilder lock`: resolve profiles, and the environments of a project, to exact files."""
 
 from __future__ import annotations
 
@@ -268,9 +268,9 @@ def _is_failure(outcome: resolution.Outcome) -> bool:
 def _print_failures(
     outcomes: Iterable[resolution.Outcome], is_detailed: Callable[[resolution.Outcome], bool]
 ) -> bool:
-    """Print the reasons why locks cannot be made, each reason only once.
+    """Print the reasons why locks cannot be made, and return whether details were left out.
 
-    Return whether details were left out.
+    Each reason is printed only once.
     """
     failures: dict[profile_lock.Reason | None, list[resolution.Outcome]] = {}
     hints: list[Hint] = []
@@ -340,7 +340,7 @@ def _print_kept(outcome: resolution.Outcome) -> None:
 
 
 def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
-    """Return whether the lock lacks a target for `platform` that its profile supports."""
+    """Return whether the lock has no target for `platform`, although its profile supports it."""
     profile = outcome.entry.profile
     lock = outcome.lock
     if lock is None or isinstance(profile, InvalidError) or profile_lock.first(lock, platform):
@@ -359,7 +359,7 @@ def _print(text: str) -> None:
 
 
 def _places(outcome: resolution.Outcome) -> list[str]:
-    """Return the user's requirements for packages that an obstacle names, each with its location.
+    """Return the user's requirements for packages that an obstacle mentions, with their locations.
 
     Return an empty list if the obstacle has items, because the items contain the locations.
     """
@@ -402,7 +402,10 @@ def _report(
     present: Path | None,
     settings: Settings,
 ) -> None:
-    """Print a summary of a lock, its path unless the path is the usual one, and its obstacle."""
+    """Print a summary of a lock, followed by its obstacle if it has one.
+
+    The summary includes the lock's path, unless the lock is in the project's folder for locks.
+    """
     entry = outcome.entry
     profile = entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
@@ -426,7 +429,7 @@ def _state(state: str, present: object) -> list[str]:
 def _place(path: Path, settings: Settings) -> str:
     """Return the path of a lock, formatted to be appended to a line.
 
-    In a project, return "" if the lock is in the usual folder.
+    Return "" if the lock is in the project's folder for locks.
     """
     if settings.project and path.parent == settings.project / LOCKS:
         return ""
@@ -437,8 +440,8 @@ def _place(path: Path, settings: Settings) -> str:
 def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[str]:
     """Yield lines with the details of a lock. Some of the lines may be empty.
 
-    They say why the release of the framework differs, why targets are missing, and what was not
-    compared.
+    They say why the release of the framework differs, why targets are missing, and which wheels
+    were not compared with others.
     """
     profile = outcome.entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
@@ -456,7 +459,10 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[s
 
 
 def _remove_unused(settings: Settings) -> None:
-    """Remove the locks that the project file rules out, together with their signatures."""
+    """Remove the locks that the project file rules out, together with their signatures.
+
+    Raise `InvalidError` if a file cannot be removed.
+    """
     for unused in entries.unused_locks(settings):
         if not unused.excluded:
             continue
@@ -475,10 +481,10 @@ def _remove_unused(settings: Settings) -> None:
 def _conda_entries(
     name: str | None, settings: Settings, output_dir: Path | None, *, requested: bool
 ) -> tuple[entries.CondaEntry, ...]:
-    """Return the conda locks to make.
+    """Return the entries for the conda locks to make.
 
-    If `requested` (`--backend conda`), return all conda locks that can be made. Otherwise, return
-    only those that the project needs.
+    If `requested` (`--backend conda`), return the entries for all conda locks that can be made.
+    Otherwise, return only the entries for the conda locks that the project needs.
     """
     if settings.definition is not None:
         return tuple(entries.conda_of_project(settings, name, output_dir, requested=requested))
@@ -544,7 +550,7 @@ def _conda_lines(
     *,
     same: bool,
 ) -> Iterator[str]:
-    """Yield lines that describe a conda lock: size, changed packages and missing targets."""
+    """Yield lines that state a conda lock's size, changed packages and missing targets."""
     count = sum(len(target.packages) for target in lock.targets)
     words = (*_state("locked", same), counted(count, "conda package"))
     yield f"{entry.label}: {', '.join(words)}{_place(entry.path, settings)}"

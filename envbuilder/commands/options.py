@@ -213,7 +213,7 @@ target_host_option: Decorator = request_option(
 
 
 def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | None) -> str | None:
-    """Validate the reference of an image, and return it unchanged.
+    """Validate an image reference, and return it unchanged.
 
     Raise `BadParameter` if the reference is malformed. This check is needed because the reference
     is inserted into a Dockerfile and command lines.
@@ -229,9 +229,10 @@ def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | No
 def base_image_ref(
     ctx: click.Context, param: click.Parameter | None, value: str | None
 ) -> str | None:
-    """Validate an image reference. If it names an image on disk, make its path absolute.
+    """Validate an image reference, and return it.
 
-    Raise `BadParameter` if the reference is malformed, or if the image on disk does not exist.
+    If the reference names an image on disk, return it with an absolute path. Raise `BadParameter`
+    if the reference is malformed, or if the image on disk does not exist.
     """
     if value and reference.is_on_disk(value):
         if not reference.path_on_disk(value).exists():
@@ -241,7 +242,10 @@ def base_image_ref(
 
 
 def _base_image_of_variable() -> str | None:
-    """Return the base image from its environment variable, for commands without `--base-image`."""
+    """Return the base image from its environment variable, or None if the variable is not set.
+
+    This is for commands without `--base-image`. Raise `BadParameter` if the value is not valid.
+    """
     try:
         context = click.get_current_context()
         return base_image_ref(context, None, os.environ.get(_BASE_IMAGE) or None)
@@ -266,7 +270,7 @@ def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the location on disk at which to write an image, with its path made absolute.
+    """Return the absolute location on disk at which to write an image, or None without a value.
 
     Raise `BadParameter` if the value is neither `oci:DIR` nor `FILE.tar`.
     """
@@ -282,7 +286,10 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the location in a registry to which to push an image: a full reference with a tag."""
+    """Return the full reference, with a tag, under which to push an image to a registry.
+
+    Raise `BadParameter` if the value is not such a reference.
+    """
     value = _only(ctx, param, values)
     if value is None:
         return None
@@ -439,7 +446,10 @@ measuring_options = adding(
 
 
 def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--publish`, `--volume` and `--env`; `function` receives their values as `given`."""
+    """Add `--publish`, `--volume` and `--env` to a command.
+
+    `function` receives the `Access` that they grant as the argument `given`.
+    """
 
     @wraps(function)
     def reading(
@@ -489,7 +499,7 @@ decorated function receives their values as `request` and `given`."""
 
 
 def _access(ports: tuple[str, ...], volumes: tuple[str, ...], variables: tuple[str, ...]) -> Access:
-    """Return the access that the options grant; raise `InvalidError` for an invalid option."""
+    """Return the access that the options grant. Raise `InvalidError` if an option is invalid."""
     from envbuilder.builds import access
 
     pairs = dict(_named("-e", access.variable, text, os.environ) for text in variables)

@@ -110,7 +110,10 @@ def _show(name: str, folders: Sequence[Path], host: Host, *, as_json: bool) -> N
 
 
 def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
-    """Print a table of releases with their Pythons and builds. Marks show which builds fit."""
+    """Print a table of releases with their builds and the Python versions that they support.
+
+    Marks show which of the builds fit this machine.
+    """
     columns: dict[str, dict[str, Any]] = {
         title: {},
         "builds (✓ fits here, ! may fit)": {},
@@ -133,7 +136,7 @@ def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
 
 
 def _print(label: str, text: str) -> None:
-    """Print a label and a text. On a terminal, wrap the text and indent the continuation lines."""
+    """Print a text after a label. On a terminal, wrap the text and indent continuation lines."""
     line = f"{label}{text}"
     if sys.stdout.isatty():
         line = wrapped(text, console.width(), label, " " * len(label))

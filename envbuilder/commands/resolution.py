@@ -1,4 +1,8 @@
-"""Resolve a command's locks, with another Python version or release if packages need it."""
+"""Resolve the locks of a command.
+
+If packages need another Python version or another release of the framework, the locks are resolved
+again with that version or release.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +58,9 @@ class Outcome(NamedTuple):
 
     @property
     def obstacle(self) -> Reason | None:
-        """The reason why there is no usable lock, without its target.
+        """The reason why there is no usable lock, or None if there is one.
 
-        None if there is a usable lock.
+        The reason does not include the target to which it applies.
         """
         if isinstance(self.entry.profile, InvalidError):
             return Reason(text=self.entry.profile.message)
@@ -66,12 +70,12 @@ class Outcome(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """The text of the obstacle; empty if there is no obstacle."""
+        """The text of the obstacle, or an empty string if there is no obstacle."""
         return self.obstacle.printed() if self.obstacle else ""
 
     @property
     def hints(self) -> tuple[Hint, ...]:
-        """Advice for a profile that cannot be combined with the project; otherwise empty."""
+        """Advice if the profile cannot be combined with the project, otherwise an empty tuple."""
         return self.entry.profile.hints if isinstance(self.entry.profile, InvalidError) else ()
 
 
@@ -86,10 +90,10 @@ def resolve_all(
 ) -> tuple[Outcome, ...]:
     """Resolve all entries and return the outcomes, without writing anything.
 
-    `list_entries` returns the entries for the releases and Pythons passed to it. If packages have
-    wheels only for another Python, or need another release of the framework, choose that Python or
-    release, report the choice, and resolve the affected entries again. `diagnosis` holds what the
-    command has already learned from indexes.
+    `list_entries` returns the entries for the releases and Python versions passed to it. If
+    packages have wheels only for another Python version, or need another release of the framework,
+    choose that version or release, report the choice, and resolve the affected entries again.
+    `diagnosis` holds what the command has already learned from indexes.
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
@@ -134,9 +138,10 @@ def _ways(
     settings: Settings,
     diagnosis: Diagnosis,
 ) -> Iterator[tuple[str, Way]]:
-    """Yield alternative choices for the first environment that cannot be locked, best first.
+    """Yield alternatives for the first environment that cannot be locked, the best one first.
 
-    Each item is the name of the environment and a choice of release and Python for it.
+    Each item consists of the environment's name and of the Python version and framework release to
+    use.
     """
     from envbuilder.locks.chooser import Chooser
 
@@ -169,7 +174,10 @@ def _moved(
     chosen: Iterable[entries.Entry],
     resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
 ) -> tuple[Outcome, ...]:
-    """Return the outcomes for another choice, resolving only the entries that it affects."""
+    """Return the outcomes for `chosen`, the entries that result from an alternative choice.
+
+    Resolve only the entries that the choice affects. For the others, return the earlier outcomes.
+    """
     earlier = {outcome.entry.label: outcome for outcome in outcomes}
     chosen = [*chosen]
     moved = [
@@ -189,9 +197,10 @@ def resolved(
     upgrade: bool,
     packages: Sequence[str] = (),
 ) -> tuple[Outcome, ...]:
-    """Resolve locks, a few at a time. If a lock cannot be made, continue with the others.
+    """Resolve several locks at a time, and return the outcomes.
 
-    `diagnosis` is used to find out why a target cannot be locked.
+    If a lock cannot be made, continue with the others. `diagnosis` is used to find out why a target
+    cannot be locked.
     """
     import sysconfig
     from concurrent import futures

@@ -82,9 +82,10 @@ def command(
 
 
 def _command(argv: tuple[str, ...], by: str) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings and the command to run: `argv` or, if that is empty, the project's own.
+    """Return the settings and the command to run.
 
-    Raise `EnvbuilderError` if the command must not be run.
+    The command is `argv` or, if `argv` is empty, the command in the project file. Raise
+    `EnvbuilderError` if the command must not be run.
     """
     settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
@@ -161,7 +162,7 @@ def watch(
 
 
 class _Brief:
-    """The progress output of a command that usually has nothing to build.
+    """The progress output of a command that rarely has anything to build.
 
     Notes are held back until the first task starts.
     """
@@ -187,7 +188,7 @@ class _Brief:
     def release(self, *, briefly: bool = False) -> None:
         """Print the lines that were held back.
 
-        If `briefly`, print only the profile in use and the warnings.
+        If `briefly` is true, print only the profile in use and the warnings.
         """
         held = self._held or []
         self._held = None
@@ -297,9 +298,9 @@ def lock_profile(
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:
-    """Return whether a port is free. Another command of the same project may be using the port.
+    """Return whether a port is free. If it is in use, call `note` with a warning.
 
-    If the port is in use, print a warning by calling `note`.
+    A port that is not free may be in use by another command of the same project.
     """
     import socket  # takes 3 ms; without a container, no port is opened
 
@@ -396,7 +397,7 @@ _OTHER = r"""
 
 
 def shell_command(shell: str, name: str) -> tuple[str, ...]:
-    """Return a command that starts a shell, or `sh` if that shell is missing.
+    """Return a command that starts `shell`, or `sh` if `shell` does not exist.
 
     Every image contains `sh`. The prompt begins with `name` if the shell supports this. If `name`
     is empty, the prompt does not change.

@@ -152,7 +152,7 @@ SBOM = "urn:envbuilder:sbom:v1"
 
 
 class Signable(Struct, frozen=True, kw_only=True):
-    """A file that can be signed: its statement, and the digests that a signature must cover."""
+    """A file that can be signed, with its statement and the digests that a signature must cover."""
 
     kind: str
     type: str
@@ -167,7 +167,7 @@ class Signable(Struct, frozen=True, kw_only=True):
 
 
 def recognized(path: Path) -> Signable:
-    """Recognize a file's kind, and return what to sign.
+    """Recognize the kind of a file, and return what to sign for it.
 
     Raise `InvalidError` if the file cannot be read or is of no known kind.
     """
@@ -243,7 +243,7 @@ def _provenance(path: Path, content: bytes) -> Signable:
 
 
 def _in_hand(path: Path) -> dict[str, str]:
-    """Return the digest of the artifact next to a provenance, by the name of its algorithm.
+    """Return the digest of the artifact next to a provenance, as a mapping from its algorithm.
 
     Compute the digest from the artifact's contents. Return an empty mapping if the artifact is
     missing. Raise `EnvbuilderError` if the artifact is damaged, or is neither an environment nor an

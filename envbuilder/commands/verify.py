@@ -193,7 +193,7 @@ def command(
 
 
 def identified(subject: start.Subject) -> tuple[str, dict[str, Any]]:
-    """Return a unique name for the files of a verification, and the facts for its report."""
+    """Return a unique name for the files of a verification, and the metadata for its report."""
     stamp = text.stamp_now()
     facts = redacted_values({**subject.facts, "envbuilder": __version__, "time": stamp})
     # Two verifications may begin in the same second.
@@ -274,11 +274,12 @@ def _deliver(
 
 
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
-    """Return 0 or 5 if there are no errors. Otherwise, raise one error that combines all of them.
+    """Return the exit code: 0 if the verification passed, or 5 if it failed.
 
-    The exit code of that error is 5 if the verification failed, otherwise 2 if a comparison could
-    not be made, otherwise 1. A report that cannot be written is thus a failure, but never hides a
-    failed verification or comparison.
+    If there are errors, raise a single error that combines all of them instead. The exit code of
+    that error is 5 if the verification failed, otherwise 2 if a comparison could not be made,
+    otherwise 1. A report that cannot be written is thus a failure, but never hides a failed
+    verification or comparison.
     """
     if not errors:
         return 0 if passed else VERIFY_FAILED

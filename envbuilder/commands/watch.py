@@ -1,8 +1,8 @@
 """Run a command in its environment, and report what its training did and on which device.
 
 A hook observes the command's interpreters from inside, while threads of this process measure the
-machine. The hook is a folder of files that a container can read as well. The folder is created for
-a single command and removed afterwards; it is not part of the environment.
+machine. The hook is a folder of files that is readable in a container. The folder is created for a
+single command and removed afterwards. It is not part of the environment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ second."""
 
 
 def places(output: Path | None, html: Path | None) -> tuple[console.Place, console.Place]:
-    """Return where to write a report and its page. Raise `InvalidError` if either is unusable."""
+    """Return where to write a report and its HTML page.
+
+    Raise `InvalidError` if a path is unusable.
+    """
     file = console.Place("--output", output, model.is_report)
     page = console.Place("--html", html, console.is_page)
     console.require_places(file, page)
@@ -117,9 +120,9 @@ class Watching(Struct, frozen=True, kw_only=True):
         return watched.exit_code
 
     def _deliver(self, watched: model.Watched) -> None:
-        """Write the report to its files and print it.
+        """Write the report and its page, and print the report.
 
-        If the report cannot be written, print a warning instead of changing the exit code.
+        If one of these cannot be written, print a warning instead of changing the exit code.
         """
         changed = changes(watched, self.earlier) if self.earlier else ()
         errors = console.deliver(
@@ -169,7 +172,10 @@ def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
 
 
 class Session:
-    """The folders that are created in order to watch a command."""
+    """The folder that is created in order to watch a single command.
+
+    It contains the hook and the files that the command's processes write.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -201,7 +207,7 @@ class Session:
             yield session
 
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
-        """Return the data that the processes wrote, and how many of their files were left out.
+        """Return the data that the processes wrote, and the number of files that were left out.
 
         The data is sorted by rank (lowest first), then by steps and duration (largest first).
         """
@@ -216,7 +222,7 @@ class Session:
 
 
 class Running:
-    """A command in the foreground, which has this process's input, output and signals."""
+    """A command in the foreground, which uses this process's input, output and signals."""
 
     seconds: float
     """Duration of the command in seconds, set when the command has ended."""
@@ -234,7 +240,7 @@ class Running:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Measure this machine while the block runs the command."""
+        """Measure the load of this machine while the block runs the command."""
         before = contention.read()
         of_children = _children_seconds()
         readings = _Readings()
@@ -264,7 +270,11 @@ class Running:
 def _gpu(
     index: int, name: str, rates: float, times: float, milliwatts: float, counts: float
 ) -> model.Gpu:
-    """Return a GPU with its mean utilization and power, given the sums and numbers of readings."""
+    """Return a GPU with its mean utilization and power.
+
+    `rates` and `milliwatts` are sums of readings. `times` and `counts` are the numbers of these
+    readings.
+    """
     return model.Gpu(
         index=index,
         name=name[:200],
@@ -313,7 +323,7 @@ def source(project: Path, environment: str = DEFAULT) -> model.Source:
     """Return the commit of the project's files, and whether the files are unchanged since then.
 
     The commit is None if git is missing. git is prevented from starting the file system monitor of
-    the user's clone. A filter that is named in the clone's configuration may run. This is
+    the user's clone. A filter that the clone's configuration names can still run. This is
     acceptable because the project's code runs right afterwards anyway, and because the clone must
     belong to the user.
     """

@@ -59,7 +59,7 @@ class Execution(Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The command line that runs the program. It does not set the program's variables."""
+        """The command line that runs the program, without setting the program's variables."""
         binds = [bound(source, target) for source, target in self.mounts.items()]
         binds += [bound(s, target, writable=True) for s, target in self.writable.items()]
         nodes = self.devices.nodes

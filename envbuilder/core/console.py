@@ -240,9 +240,9 @@ class PlainProgress:
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Print the task's name when it starts, and its progress every ten seconds.
+        """Yield a task. Print its name when it starts, and its progress every ten seconds.
 
-        For a task that takes two seconds or more, a line at the end states the time taken.
+        If the task takes two seconds or more, print the time taken at the end.
         """
         size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
         self.note(f"· {name}{size}")
@@ -291,9 +291,9 @@ class RichProgress:
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Show a progress bar, or a spinner if the total is unknown.
+        """Yield a task that is shown as a progress bar, or as a spinner if the total is unknown.
 
-        Print the time taken at the end.
+        Print the time taken when the task ends.
         """
         from rich.progress import Progress
 
@@ -335,9 +335,9 @@ class _RichTask(NamedTuple):
 
 
 def progress() -> Progress:
-    """Return progress bars if stderr is a terminal, and plain lines otherwise.
+    """Return an object that shows progress bars on a terminal, and plain lines elsewhere.
 
-    With `--quiet`, the result is plain lines that are not printed.
+    Progress is shown on stderr. With `--quiet`, nothing is shown.
     """
     if sys.stderr.isatty() and not VERBOSITY.quiet:
         return RichProgress()
@@ -345,10 +345,10 @@ def progress() -> Progress:
 
 
 def rich_console(*, stderr: bool = False) -> Any:
-    """Return a rich console whose width suits its output.
+    """Return a rich console for stdout or, if `stderr` is set, for stderr.
 
-    The console has at most `WIDEST` columns on a terminal, and `WIDTH` columns otherwise. rich
-    honors NO_COLOR, and omits colors if the output is not a terminal.
+    The console is at most `WIDEST` columns wide on a terminal, and exactly `WIDTH` columns wide
+    otherwise. rich honors NO_COLOR, and omits colors if the output is not a terminal.
     """
     stream = styled(sys.stderr if stderr else sys.stdout)
     console = _escaping_console(file=stream, soft_wrap=False)
@@ -389,18 +389,18 @@ def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[Any]
 
 
 class OutputError(BuildError):
-    """The results could not be written to standard output (exit 1)."""
+    """Error raised if the results cannot be written to standard output (exit 1)."""
 
 
 class NoReaderError(Exception):
-    """The program that reads this program's output has exited, as `head` does.
+    """Error raised if the program that reads this program's output has exited, as `head` does.
 
     This is not an `OSError`, because some libraries end the process on a broken pipe.
     """
 
 
 class Results:
-    """Standard output that raises `OutputError` if writing fails.
+    """Wrapper for standard output that raises `OutputError` if writing fails.
 
     Control characters in text are escaped, unless the stream was returned by `styled`.
     """
@@ -437,7 +437,7 @@ class Results:
 
 
 class Messages(Results):
-    """Standard error with credentials removed. Output that cannot be written is dropped."""
+    """Wrapper for standard error that removes credentials and ignores failed writes."""
 
     _safe = staticmethod(log_text)
 
@@ -478,9 +478,9 @@ def _failures() -> Any:
 def guard() -> None:
     """Reopen closed standard streams, and wrap stdout and stderr to handle failed writes.
 
-    If a standard stream remained closed, the next file to be opened would take its place, for
-    example as the standard output of every child process. A closed stdout is reopened read-only, so
-    that writing to it still fails.
+    If a standard stream remained closed, the next file to be opened would get its descriptor. That
+    file could then become, for example, the standard output of every child process. A closed stdout
+    is reopened read-only, so that writing to it still fails.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -537,14 +537,14 @@ def is_page(content: bytes) -> bool:
 
 
 class Place(NamedTuple):
-    """An output file that the user may have named, with a check that it may be replaced."""
+    """An output file that the user can choose, with a check that replacing it is allowed."""
 
     option: str
     path: Path | None
     is_ours: Recognize
 
     def require(self) -> None:
-        """Raise `InvalidError` if the path is not writable or contains a file of another kind."""
+        """Raise `InvalidError` if the file is not writable or is a different type of file."""
         path = self.path
         if path is None:
             return

@@ -1,16 +1,17 @@
-"""Decode JSON and YAML into types, in a way that is thread-safe, and strict for untrusted text.
+"""Decode JSON and YAML into types. Decoding is thread-safe, and strict for untrusted text.
 
-Errors state the file, the line and the key, and what to write instead.
+Errors state the file, the line and the key, and suggest what to write instead.
 
 When a Struct type is first used, msgspec (0.22.0) builds its description of that type. It does so
 in Python code, without a lock, and other threads can see the description before it is complete. If
 two threads decode into a new type at the same time, the process may end with SIGSEGV. Here, a lock
-protects the first use of a type, which also describes the types of all its fields. Later uses take
-no lock. Encoding does not build descriptions. `tests/integration/test_decoding.py` fails once
-msgspec no longer needs this.
+protects the first use of a type, which also builds the descriptions of the types of all its fields.
+Later uses take no lock. Encoding does not build descriptions. `tests/integration/test_decoding.py`
+fails once msgspec no longer needs this lock.
 
-Common parsers keep the last of two equal keys. A reviewer or tool that checks the first one then
-sees a different value from the one that is used, so `strict_json` rejects duplicate keys.
+If a key occurs twice, common parsers keep the last value. A reviewer or tool that checks the first
+value then sees a different value from the one that is used, so `strict_json` rejects duplicate
+keys.
 """
 
 from __future__ import annotations
@@ -202,8 +203,8 @@ def decode(
 ) -> _T:
     """Convert `data` to the type `kind`. Raise `InvalidError` for unknown keys and wrong types.
 
-    `hints` maps each struct to the wrong keys that users often write in it, and each of these keys
-    to advice.
+    For each struct, `hints` maps wrong keys that users often write to advice on what to write
+    instead.
     """
     try:
         return convert(data, kind)
@@ -221,7 +222,8 @@ def explain(
 ) -> InvalidError:
     """Return an `InvalidError` that explains a validation error from msgspec.
 
-    The new error states the path of the key, its line if known, and what to write instead.
+    The new error states the path of the key and, if known, its line. It suggests what to write
+    instead.
     """
     message, _, location = str(error).partition(" - at ")
     spot = locate(location, kind, data)
@@ -260,7 +262,7 @@ def place(where: str, text: str, path: Sequence[str]) -> str:
 def lines(text: str) -> Mapping[tuple[str, ...], int]:
     """Return the line of each key and item in a YAML text.
 
-    The line is found by the path of the key or item. Indexes in a path are strings.
+    The result maps the path of each key or item to its line. Indexes in a path are strings.
     """
     if text in LINES:
         return LINES[text]
@@ -274,7 +276,7 @@ def error_at(
 ) -> InvalidError:
     """Return an `InvalidError` about a key in a file.
 
-    It states the location, the problem and a hint.
+    The error states the location of the key, the problem and a hint.
     """
     return InvalidError(f"{place(where, text, path)}: {dotted(path)}{problem}", hint)
 
@@ -288,8 +290,8 @@ def dotted(path: Iterable[str]) -> str:
 def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
     """Return a hint on what to write instead of an unknown key.
 
-    Prefer the same key in another place, then a similar key in this place, then a similar key in
-    another place.
+    Prefer the same key at another level of the file, then a similar key at this level, then a
+    similar key at another level.
     """
     from difflib import get_close_matches
 
@@ -382,7 +384,7 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
 
 
 def _names(match: re.Match[str]) -> list[str]:
-    """Return the kinds that msgspec expected, without null unless it is the only one.
+    """Return the types that msgspec expected. Omit null unless it is the only one.
 
     If null were included, a hint could suggest leaving out a value.
     """
@@ -402,7 +404,7 @@ def _values(kind: Any) -> tuple[Any, ...]:
 
 
 class Spot(NamedTuple):
-    """The place in the data that a validation error is about."""
+    """The location in the data to which a validation error refers."""
 
     path: tuple[str, ...]
     """Keys and indexes that lead to this place."""
@@ -419,7 +421,7 @@ class Spot(NamedTuple):
 
 
 def locate(location: str, kind: Any, data: Any) -> Spot:
-    """Return the place that the path in a msgspec error refers to.
+    """Return the location in the data to which the path in a msgspec error refers.
 
     Such paths have the form `$.a[0].b` or `$.a[...]`.
     """
@@ -441,7 +443,7 @@ def locate(location: str, kind: Any, data: Any) -> Spot:
 
 
 def below(kind: Any, key: str) -> Any:
-    """Return the type of the value that `key` has within a value of the type `kind`.
+    """Return the type of the value at `key` within a value of the type `kind`.
 
     `kind` is a struct, a mapping or a list. Return None if the type is unknown.
     """
@@ -527,10 +529,11 @@ def decode_lock(
     name: str,
     command: tuple[str, ...],
 ) -> _S:
-    """Decode a lock. Raise `InvalidError` if it is damaged or has an unknown schema.
+    """Decode the content of a lock file, and return it as the type `kind`.
 
-    `check` raises `InvalidError` for errors that the types cannot express. `name` is the name of
-    the lock in messages. `command` is the command that creates a new lock.
+    Raise `InvalidError` if the lock is damaged or has an unknown schema. `check` raises
+    `InvalidError` for errors that the types cannot express. `name` is the name of the lock in
+    messages. `command` is the command that creates a new lock.
     """
     again = Hint("Restore the file, or make a new one", command)
     if len(content) > LARGEST:

@@ -1,4 +1,4 @@
-"""Errors with their exit codes, and the parts of their messages: safe text and hints.
+"""Errors and their exit codes, hints for messages, and functions that make text safe to print.
 
 Every message states what happened and where. The hints of an error state what to do next.
 `cli.main` is the only place that catches these errors and turns them into text and an exit code.
@@ -95,7 +95,7 @@ def _is_shown(text: str) -> bool:
 
 
 def is_encodable(text: str) -> bool:
-    """Return whether the text contains no lone surrogates. UTF-8 and JSON cannot represent them."""
+    """Return whether the text has no lone surrogates, which UTF-8 and JSON cannot represent."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -108,7 +108,7 @@ def encodable(text: str) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """Return the text. If it is longer than `limit` characters, shorten it and end it in "…"."""
+    """Return the text, shortened to `limit` characters and ending in "…" if it is longer."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -267,7 +267,7 @@ def redacted(text: str) -> str:
 def redacted_words(words: Iterable[str]) -> list[str]:
     """Return a command's arguments in a form that is safe to write to a file.
 
-    The result can be encoded, and an ellipsis replaces each credential.
+    An ellipsis replaces each credential, and the result can be encoded as UTF-8.
     """
     result: list[str] = []
     is_secret = False
@@ -283,8 +283,9 @@ def redacted_words(words: Iterable[str]) -> list[str]:
 def redacted_values(value: Any) -> Any:
     """Return plain data in a form that is safe to write to a file.
 
-    The result can be encoded, and an ellipsis replaces each credential. Strings in a list are
-    treated as the arguments of a command, where the name of a secret may be followed by its value.
+    An ellipsis replaces each credential, and the result can be encoded as UTF-8. Strings in a list
+    are treated as the arguments of a command, where the name of a secret may be followed by its
+    value.
     """
     match value:
         case str():
@@ -303,7 +304,7 @@ def redacted_values(value: Any) -> Any:
 def secrets_in(text: str) -> list[tuple[int, str]]:
     """Return the line number and name of each credential in a file that will be shared.
 
-    References such as `${HF_TOKEN}` and the queries of URLs do not count as credentials.
+    References such as `${HF_TOKEN}` and the queries of URLs are not treated as credentials.
     """
     result: list[tuple[int, str]] = []
     for pattern in (_SECRET, _FORMS, _LOGIN):
@@ -313,7 +314,7 @@ def secrets_in(text: str) -> list[tuple[int, str]]:
 
 
 def log_text(text: str) -> str:
-    """Return another program's output without credentials, with control characters escaped.
+    """Return another program's output with credentials removed and control characters escaped.
 
     The result is safe to keep in a log and to show on a terminal.
     """
@@ -342,7 +343,7 @@ class Hint(NamedTuple):
     """The words after `envbuilder`. The user replaces words in capitals, such as NAME."""
 
     def __str__(self) -> str:
-        """Return the hint on one line, for JSON and for reasons."""
+        """Return the sentence and the command on one line, for JSON and for use in other text."""
         return ": ".join(filter(None, (self.sentence, self.command_line())))
 
     def command_line(self) -> str:
@@ -364,7 +365,10 @@ def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
 
 
 def make_room(setting: str) -> tuple[Hint, ...]:
-    """Return the hints for a full disk. `setting` names the variables that select another disk."""
+    """Return the hints for a full disk.
+
+    `setting` contains the names of the variables that select another disk.
+    """
     return (
         Hint(f"Set {setting} to a folder on a larger disk."),
         Hint("Or remove environments and images that are no longer used", ("clean",)),
@@ -375,7 +379,7 @@ class EnvbuilderError(Exception):
     """Base class of all expected failures.
 
     The `message` states what failed and where. The `hints` state what to do next. Credentials are
-    removed from both, since they may repeat any text.
+    removed from both, since they may quote text from any source.
     """
 
     exit_code = BUILD_FAILED
@@ -409,7 +413,7 @@ def with_context(
 
 
 class BuildError(EnvbuilderError):
-    """A download or build step failed (exit 1).
+    """Error raised if a download or build step fails (exit 1).
 
     The cause is a wrong hash, a full disk or a failed command.
     """
@@ -418,13 +422,16 @@ class BuildError(EnvbuilderError):
 
 
 class UnreachableError(BuildError):
-    """An index did not answer, or refused the request (exit 4)."""
+    """Error raised if an index does not answer or refuses the request (exit 4)."""
 
     exit_code = TOOL_MISSING
 
 
 class WrongHashError(BuildError):
-    """A file does not match its hash in the lock. No part of the file was kept (exit 1)."""
+    """Error raised if a file does not match its hash in the lock (exit 1).
+
+    No part of the file was kept.
+    """
 
     def __init__(
         self, message: str, hint: str | Hint | Iterable[Hint] = "", *, actual: str = ""
@@ -435,36 +442,45 @@ class WrongHashError(BuildError):
 
 
 class ChangedFileError(WrongHashError):
-    """A source offers a different file under the name of a locked file (exit 1).
+    """Error raised if a source offers a different file under the name of a locked file (exit 1).
 
     No part of the file was kept.
     """
 
 
 class InvalidError(EnvbuilderError):
-    """The usage, profile, configuration or lock is invalid, stale or missing (exit 2)."""
+    """Error raised for invalid, stale or missing input (exit 2).
+
+    The input is the usage, a profile, the configuration or a lock.
+    """
 
     exit_code = INVALID
 
 
 class UnlockedError(InvalidError):
-    """A project's lock is missing or stale. `envbuilder lock` creates it (exit 2)."""
+    """Error raised if a project's lock is missing or stale (exit 2).
+
+    To create the lock, run `envbuilder lock`.
+    """
 
 
 class HostError(EnvbuilderError):
-    """Nothing on this host can run the profile (exit 3)."""
+    """Error raised if this host cannot run the profile (exit 3)."""
 
     exit_code = NOTHING_FITS
 
 
 class ToolError(EnvbuilderError):
-    """An engine, tool or interpreter is missing or too old (exit 4)."""
+    """Error raised if an engine, tool or interpreter is missing or too old (exit 4)."""
 
     exit_code = TOOL_MISSING
 
 
 class CommandError(ToolError):
-    """The user's command is missing (exit 127) or cannot be executed (exit 126), as in a shell."""
+    """Error raised if the user's command is missing (exit 127) or cannot be executed (exit 126).
+
+    The exit codes are the same as in a shell.
+    """
 
     def __init__(self, message: str, hint: str = "", *, run_code: int) -> None:
         super().__init__(message, hint)
@@ -472,20 +488,23 @@ class CommandError(ToolError):
 
 
 class VerifyError(EnvbuilderError):
-    """The payload failed, was killed or exceeded its time limit (exit 5)."""
+    """Error raised if the payload fails, is killed or exceeds its time limit (exit 5)."""
 
     exit_code = VERIFY_FAILED
 
 
 class SignatureError(EnvbuilderError):
-    """A required signature is missing or was not accepted (exit 5)."""
+    """Error raised if a required signature is missing or was not accepted (exit 5)."""
 
     exit_code = VERIFY_FAILED
 
 
 class LimitError(OSError):
-    """A server took too long to send its data, or the session was stopped. `str` states which."""
+    """Error raised if a server takes too long to send its data, or if the session was stopped.
+
+    The message states which of the two happened.
+    """
 
 
 class TooLongError(OSError):
-    """A response body is longer than allowed."""
+    """Error raised if a response body is longer than allowed."""

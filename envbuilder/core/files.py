@@ -81,7 +81,7 @@ def explained(
     *,
     done: str = "read",
 ) -> Iterator[None]:
-    """Turn an `OSError` into `failure`, which states what could not be done and why.
+    """Convert an `OSError` to `failure`, which states what could not be done and why.
 
     `done` is the participle for the message, as in "PATH: cannot be read".
     """
@@ -239,7 +239,7 @@ def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
-    """Create a folder and its missing parents. If the caller fails, remove them again."""
+    """Create a folder and its missing parents. If the caller fails, remove the new folders."""
     created = [missing for missing in (folder, *folder.parents) if not missing.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -280,7 +280,7 @@ def _mode(path: Path) -> int | None:
 
 
 def full_or_broken(error: OSError, path: Path) -> BuildError:
-    """Return the `BuildError` for a failed write, with advice if the disk is full."""
+    """Return a `BuildError` for a failed write. If the disk is full, it says how to free space."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return BuildError(
             f"no space left on the disk of {path.parent}",
@@ -293,12 +293,13 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield an open file next to `path`. The file replaces `path` at the end.
+    """Yield an open temporary file next to `path`. At the end, it replaces the file at `path`.
 
-    If the caller fails, the file is removed. Callers write to the file with `write_all`. This
-    function is for large files: a partial file left by a killed process is overwritten, so partial
-    files do not accumulate. Raise `BuildError` if another process is writing the file or if
-    something else has the partial file's name, and `OSError` if the disk is full.
+    If the caller fails, the temporary file is removed. Callers write to it with `write_all`. This
+    function is for large files: the temporary file of a killed process is overwritten, so such
+    files do not accumulate. Raise `BuildError` if another process is writing to the temporary file,
+    or if its name is taken by anything else, such as a link or another user's file. Raise `OSError`
+    if the disk is full.
     """
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -332,7 +333,8 @@ def is_own(status: os.stat_result) -> bool:
 def _opened(part: Path) -> int:
     """Open a partial file and return its descriptor.
 
-    The file must be new, or left behind by an earlier process of this user.
+    The file is created, unless an earlier process of this user left it behind. Raise `BuildError`
+    if the name is taken by anything else, such as a link or another user's file.
     """
     try:
         return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
@@ -351,7 +353,7 @@ def _opened(part: Path) -> int:
 
 
 def _locked(descriptor: int, part: Path) -> bool:
-    """Lock a partial file. Return whether it is locked and still has its name."""
+    """Lock a partial file. Return whether this succeeded and the file still has its name."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), part.lstat())
@@ -381,8 +383,8 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
 
     If there is none, call `make` and cache its result.
 
-    A cached file that is damaged, or that contains a value of another type, counts as missing. If
-    the file cannot be written (full disk, read-only folder), every call makes the value again.
+    A cached file that is damaged, or that contains a value of another type, is treated as missing.
+    If the file cannot be written (full disk, read-only folder), every call makes the value again.
     """
     with suppress(OSError, ValueError, RecursionError):
         digest, _, content = read(entry, _LARGEST).partition(b"\n")
@@ -439,7 +441,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_marked(folder: Path) -> bool:
-    """Return whether a folder has envbuilder's marker. A marker that is a link does not count."""
+    """Return whether a folder has envbuilder's marker. A marker that is a link is ignored."""
     marker = folder / MARKER
     try:
         return not marker.is_symlink() and read(marker, _LARGEST).startswith(_SIGNATURE)
@@ -517,9 +519,9 @@ class Look(Protocol):
     """Function that looks up the status of a path, on this machine or in a test."""
 
     def __call__(self, path: Path, *, follow: bool) -> os.stat_result | None:
-        """Return the status of a path, or of a link's target with `follow`.
+        """Return the status of a path or, if `follow` is set, that of a link's target.
 
-        Return None if it is missing.
+        Return None if the path does not exist.
         """
 
 
@@ -540,10 +542,10 @@ def look(path: Path, *, follow: bool) -> os.stat_result | None:
 
 
 def trust(environ: Mapping[str, str], uid: int) -> Trust:
-    """Return the users and folders that a user trusts.
+    """Return the users and folders whose files the user with the id `uid` trusts.
 
-    The user trusts itself and root. Under sudo, the user also trusts the user who called sudo. The
-    folders are those that `TRUSTED_VARIABLE` lists.
+    The users are this user, root and, under sudo, the user who called sudo. The folders are the
+    absolute paths in the variable `TRUSTED_VARIABLE`.
     """
     uids = {0, uid}
     behind = environ.get("SUDO_UID", "")
@@ -554,7 +556,7 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
 
 
 def current_trust(environ: Mapping[str, str] = os.environ) -> Trust:
-    """Return the users and folders that the user of this process trusts, as `trust` does."""
+    """Return the users and folders whose files the user of this process trusts, as `trust` does."""
     return trust(environ, os.geteuid())
 
 
@@ -573,11 +575,11 @@ def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator
 
 
 def objection(path: Path, trusted: Trust, look: Look = look) -> str:
-    """Return how another user controls the content of a path, or "" if nobody does.
+    """Return how another user can control the content of a path, or "" if no other user can.
 
-    Both the path and its folder are checked, since the owner of a folder can replace its contents.
-    For links, the target is checked, too. Write access for groups is ignored, because somebody
-    chose the members of each group.
+    The path and its folder are both checked, since the owner of a folder can replace its contents.
+    The target of a link is checked as well as the link itself. Write access for groups is ignored,
+    because the members of a group were chosen deliberately.
     """
     if not trusted.folders.isdisjoint((path, path.parent)):
         return ""
@@ -608,7 +610,7 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
 def require_unlinked(folder: Path) -> None:
     """Raise `InvalidError` if the folder is a symbolic link.
 
-    Otherwise, files would be written to a different place.
+    Files would otherwise be written to the target of the link.
     """
     if folder.is_symlink():
         raise InvalidError(
@@ -618,7 +620,7 @@ def require_unlinked(folder: Path) -> None:
 
 
 def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
-    """Return how other users can add files to a folder of envbuilder's, or "" if they cannot."""
+    """Return how other users can add files to one of envbuilder's folders, or "" if they cannot."""
     if not trusted.folders.isdisjoint(folder.parents) or not _keeps_modes(folder, look):
         return ""
     return objection(folder, trusted, look)

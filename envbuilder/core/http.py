@@ -156,8 +156,8 @@ def request(
     asks the server not to compress the body. `auth` adds credentials to each request, including
     those that follow a redirect. Without `auth`, only the server of `url` receives the credentials
     in `url`. `redirect` takes the current URL and a `Location` header and returns the next URL. If
-    `redirect` is None, redirects are not followed. Raise an exception of requests if there is no
-    response, or if a redirect is invalid.
+    `redirect` is None, redirects are not followed. If there is no response, or if a redirect is
+    invalid, raise one of the exceptions of the requests library.
     """
     import requests
 
@@ -263,7 +263,7 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
 
 
 def length(response: requests.Response) -> int | None:
-    """Return the body's length in bytes as stated in the headers, or None if it is not clear."""
+    """Return the length in bytes that the headers state, or None if it is not stated clearly."""
     text = response.headers.get("Content-Length", "").strip()
     plain = text.isascii() and text.isdecimal() and len(text) <= 15
     if plain and "Transfer-Encoding" not in response.headers:
@@ -390,14 +390,11 @@ def _tls(text: str) -> str:
 
 
 class UnavailableError(Exception):
-    """A source does not have the requested file, or cannot be reached."""
+    """Error raised if a source does not have the requested file or cannot be reached."""
 
 
 class OtherSizeError(UnavailableError):
-    """A source has a longer file than expected under this name.
-
-    `str` returns a message with its size.
-    """
+    """Error raised if a source's file is longer than expected. The message states its size."""
 
 
 def download(
@@ -415,13 +412,14 @@ def download(
     """Download `url` to `part`, resuming a partial file. Return the number of bytes transferred.
 
     `size` is the exact size of the file. If it is None, at most `limit` bytes are read. `on_bytes`
-    is called with the number of bytes added since the last call. The first number includes an
-    earlier partial file. `ask` replaces the plain request: it takes request headers and returns the
-    response.
+    is called with the number of bytes added since the last call. The first number includes the size
+    of an earlier partial file. `ask` replaces the plain request: it takes request headers and
+    returns the response.
 
     If the server cannot resume the download, it starts again from the beginning. Raise
-    `UnavailableError` if the source refuses or remains unreachable, `OtherSizeError` if its file is
-    longer, and `BuildError` if `part` cannot be written, for example because the disk is full.
+    `UnavailableError` if the source refuses the request or remains unreachable, `OtherSizeError` if
+    its file is longer than expected, and `BuildError` if `part` cannot be written, for example
+    because the disk is full.
     """
     import requests
 
@@ -508,7 +506,7 @@ def _growing(
 
 
 def _is_elsewhere(response: requests.Response, have: int) -> bool:
-    """Return whether a partial response does not continue where the partial file ends."""
+    """Return whether a partial response (status 206) starts at an offset other than `have`."""
     if response.status_code != 206:
         return False
     matched = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())

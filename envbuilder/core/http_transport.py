@@ -60,9 +60,9 @@ def deadline(sock: socket.socket | None, seconds: float, what: str) -> Iterator[
 
 
 def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
-    """Return urllib3 pool classes by scheme.
+    """Return the urllib3 pool class for each scheme.
 
-    Their connections are limited and ended by the session.
+    The connections of these pools have deadlines, and the session can shut them down.
     """
 
     class Response(HTTPResponse):
@@ -137,7 +137,10 @@ class _Adapter(HTTPAdapter):
 
 
 class Session(requests.Session):
-    """A requests session that limits the time of responses and follows no redirects on its own."""
+    """A requests session that limits how long a response may take.
+
+    It does not follow redirects on its own.
+    """
 
     timeout = (10.0, 30.0)
     """Time-outs in seconds, first for connecting, then for the time between two reads."""

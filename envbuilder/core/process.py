@@ -337,7 +337,7 @@ def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], b
 
 
 class _HeldSignals:
-    """Stop signals held back while a child starts, so that every running child is known.
+    """Guard that holds back stop signals while a child starts, so that no running child is missed.
 
     The handlers of these signals, and of a timer, may raise an exception at any point. If a handler
     raised one between the start of a child and the assignment of its handle, the child would go on
@@ -355,7 +355,7 @@ class _HeldSignals:
         self._came.append(number)
 
     def release(self) -> None:
-        """Restore the signal handlers, and deliver the signals that arrived in the meantime."""
+        """Restore the signal handlers, and deliver the signals that were held back."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         for number in self._came:
@@ -406,9 +406,7 @@ def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
 def running(threads: Collection[int] | None = None) -> frozenset[subprocess.Popen[str]]:
     """Return the running children.
 
-    If `threads` is given, return only those started by these threads.
-
-    `threads` contains the idents of the threads.
+    If `threads` is given, return only the children that the threads with these idents started.
     """
     started = _running.copy()
     return frozenset(c for c, thread in started.items() if threads is None or thread in threads)
@@ -430,8 +428,8 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
 def uv_path() -> str:
     """Return the path of the uv that is installed with envbuilder.
 
-    This uv is only used for look-ups and never installs wheels. The uv specified in the lock does
-    that. Raise `ToolError` if uv is missing.
+    This uv is only used for look-ups. Wheels are installed by the uv specified in the lock. Raise
+    `ToolError` if uv is missing.
     """
     try:
         import uv
@@ -501,7 +499,7 @@ def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _located(location: str) -> str:
-    """Return a path made absolute, also if it has the form NAME=PATH. Return a URL unchanged."""
+    """Make a path absolute, including one in the form NAME=PATH. Return a URL unchanged."""
     if not location or "://" in location:
         return location
     from pathlib import Path
@@ -554,8 +552,8 @@ def in_batches(
     """Apply a function to batches of items, in one thread per CPU, and return the results in order.
 
     This is for functions that release the GIL. With other functions, the threads would wait for
-    each other. The items are processed in batches because a job for each file would cost as much as
-    hashing the file.
+    each other. The items are processed in batches because starting a job for each file would take
+    as long as hashing the file.
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     with pool(os.cpu_count()) as executor:
@@ -676,10 +674,10 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
 
 
 def when_ended(argv: Sequence[str]) -> int:
-    """Run a program when this process ends in any way, unless that is canceled first.
+    """Start a shell that runs a program when this process ends, and return a file descriptor.
 
-    Return a file descriptor. Writing a line to it cancels the program. If this process replaces
-    itself with another program, it is still the same process.
+    The program runs however this process ends, unless a line is written to the file descriptor
+    first. If this process replaces itself with another program, it is still the same process.
     """
     reading, writing = os.pipe()
     os.posix_spawn(
@@ -806,7 +804,7 @@ EXIT_SECONDS = 0.3
 
 
 class TerminatedError(BaseException):
-    """The process received SIGTERM or SIGHUP. `args` contains the signal number."""
+    """Error raised if the process receives SIGTERM or SIGHUP. `args` contains the signal number."""
 
 
 def exit_code(number: int) -> int:
@@ -851,7 +849,11 @@ def _raise(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _guard(reading: int, handled: frozenset[int]) -> NoReturn:
-    """Wait for a signal. Then end the process if it does not end by itself in time."""
+    """Wait for a signal. Then end the process if it does not end by itself in time.
+
+    `reading` is the file descriptor from which signal numbers are read. Signals that are not in
+    `handled` are ignored.
+    """
     numbers: list[int] = []
     while not numbers:
         numbers = [number for number in os.read(reading, 64) if number in handled]

@@ -75,7 +75,7 @@ def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
 
 
 def tracked(folder: Path) -> frozenset[str]:
-    """Return the relative paths of the files below a folder that git tracks.
+    """Return the paths of the files that git tracks below a folder, relative to that folder.
 
     Another clone contains exactly these files. Return an empty set if the folder is not in a clone,
     or if git fails.

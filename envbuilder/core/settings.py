@@ -116,7 +116,7 @@ VolumeTarget = Annotated[
 
 
 class RequirementFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file that lists requirements, and which of its lists to use."""
+    """A file that lists requirements, with the extras and dependency groups to include."""
 
     file: ProjectPath
     """Path of the file, such as `requirements.txt`, `pyproject.toml`, `setup.py`, `uv.lock` or
@@ -166,7 +166,7 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A project. Its top-level keys describe the environment `default`."""
+    """The definition of a project, whose top-level keys describe the environment `default`."""
 
     profiles: Annotated[tuple[types.Name, ...], Meta(min_length=1)] | None = None
     """The profiles to support. By default, these are all profiles of the framework that are not
@@ -307,12 +307,11 @@ _Keys = Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)]
 
 
 class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys whose signatures are required, by kind of file.
+    """The keys whose signatures are required, for each kind of file.
 
-    If a kind of file has no keys, no signature is required.
-
-    A key is the path of a PEM file, relative to the configuration's folder, or the PEM text itself.
-    A signature by any one of the listed keys is sufficient.
+    If a kind of file has no keys, no signature is required for it. A key is the path of a PEM file,
+    relative to the configuration's folder, or the PEM text itself. A signature by any one of the
+    listed keys is sufficient.
     """
 
     locks: _Keys | None = None
@@ -394,9 +393,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def uploads_dir(self) -> Path:
-        """Folder that records the blobs in each repository.
+        """Folder that records which blobs each registry repository contains.
 
-        Other repositories can then mount these blobs.
+        Other repositories in the same registry can then mount these blobs.
         """
         return self.cache_dir / "uploads"
 
@@ -412,7 +411,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def uv_dir(self) -> Path:
-        """Folder for uv's cache for resolving. No file in it ends up in an environment."""
+        """Folder for the cache that uv uses for resolving.
+
+        None of its files end up in an environment.
+        """
         return self.cache_dir / "uv-resolve"
 
 
@@ -430,12 +432,13 @@ def load(
     note: Callable[[str], object] | None = None,
     environment: str = DEFAULT,
 ) -> Settings:
-    """Read the settings from folders, files and variables, by default those of this process.
+    """Return the settings for the folder `cwd` and the variables `environ`.
 
-    If a project is ignored because another user owns its file or can write to it, `note` is called
-    with a line that says so. By default, the line is printed to stderr. `environment` is the
-    project's environment that the settings are for. Raise `InvalidError` if a file is invalid, or
-    if any other file belongs to another user.
+    The defaults are the working folder and the variables of this process. If a project is ignored
+    because another user owns its file or can write to it, `note` is called with a line that says
+    so. By default, the line is printed to stderr. `environment` is the project's environment that
+    the settings are for. Raise `InvalidError` if a file is invalid, or if any other file belongs to
+    another user.
     """
     note = note or console.PlainProgress().note
     trusted = files.current_trust(environ)
@@ -649,7 +652,7 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
 
 
 def require_own(settings: Settings) -> None:
-    """Raise `InvalidError` if another user can add files where builds look for finished results."""
+    """Raise `InvalidError` if another user can add files to a folder whose files builds reuse."""
     cache = settings.cache_dir
     read = (settings.store_dir, settings.bases_dir, cache / "layers", cache / "datasets")
     for folder in (*read, settings.interpreters_dir, settings.envs_dir, settings.records_dir):
@@ -657,7 +660,7 @@ def require_own(settings: Settings) -> None:
 
 
 def require_unexposed(folder: Path) -> None:
-    """Raise `InvalidError` if another user can add files to this folder of envbuilder's."""
+    """Raise `InvalidError` if another user can add files to one of envbuilder's folders."""
     if reason := files.exposure(folder, files.current_trust()):
         raise InvalidError(
             f"{folder} cannot be used: {reason}, so envbuilder could run other users' files as"

@@ -196,7 +196,10 @@ def _unreadable(where: str, error: Exception) -> InvalidError:
 
 
 def _modules(*names: str) -> tuple[Any, ...]:
-    """Import modules of cryptography by name. Raise `ToolError` if it is not installed."""
+    """Import modules of the cryptography package by name.
+
+    Raise `ToolError` if the package is not installed.
+    """
     from importlib import import_module
 
     primitives = "cryptography.hazmat.primitives"
@@ -226,23 +229,23 @@ _Type = Annotated[str, Meta(max_length=256)]
 
 
 class UnsignedError(SignatureError):
-    """The file has no signature at all."""
+    """Error raised if a file has no signature at all."""
 
 
 class UnknownKeyError(SignatureError):
-    """None of the signatures was made by a trusted key."""
+    """Error raised if none of the signatures was made by a trusted key."""
 
 
 class ChangedPayloadError(SignatureError):
-    """A signature names a trusted key but does not match the signed content."""
+    """Error raised if a signature has a trusted key's id but does not match the content."""
 
 
 class WrongTypeError(SignatureError):
-    """A trusted key signed a statement of another type, or one that names another builder."""
+    """Error raised if a trusted key signed a statement of another type or about another builder."""
 
 
 class OtherSubjectError(SignatureError):
-    """A trusted key made the signature, but the statement is about different content."""
+    """Error raised if a trusted key signed a statement about different content."""
 
 
 class Signature(Struct, frozen=True, kw_only=True):
@@ -253,7 +256,7 @@ class Signature(Struct, frozen=True, kw_only=True):
 
 
 class Envelope(Struct, frozen=True, kw_only=True, rename={"payload_type": "payloadType"}):
-    """A signed payload in base64, with its signatures."""
+    """A signed payload in base64 and its signatures."""
 
     payload_type: _Type
     payload: str
@@ -284,10 +287,10 @@ def parse_envelope(data: bytes, where: str) -> Envelope:
 
 
 def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
-    """Add a signature by this key to an envelope, and return the envelope.
+    """Return an envelope with an additional signature by `key`.
 
-    Return it unchanged if the key has already signed it. Raise `InvalidError` if the envelope
-    already has `MOST_SIGNATURES` signatures.
+    If the key has already signed the envelope, return it unchanged. Raise `InvalidError` if the
+    envelope already has `MOST_SIGNATURES` signatures.
     """
     if _signs(envelope, key.public):
         return envelope
@@ -303,8 +306,8 @@ def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
 def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> PublicKey:
     """Return the trusted key that signed an envelope.
 
-    Raise `ChangedPayloadError` if a signature names a trusted key but does not match this payload,
-    and `UnknownKeyError` if no trusted key signed the envelope.
+    Raise `ChangedPayloadError` if a signature has the id of a trusted key but does not match this
+    payload, and `UnknownKeyError` if no trusted key signed the envelope.
     """
     for key in trusted:
         if _signs(envelope, key):

@@ -58,7 +58,7 @@ def memory(size: float | None) -> str:
 def gibibytes(size: float) -> str:
     """Format a size in bytes as GiB with one decimal.
 
-    This is for sizes that are added up or compared.
+    Because the unit is always the same, such sizes can be compared and added up.
     """
     return f"{size / 2**30:,.1f} GiB"
 
@@ -69,7 +69,7 @@ def bandwidth(rate: float) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """Format a size in bytes as GB (10^9) with one decimal, as usual for disks and downloads."""
+    """Format a size in bytes as GB (10^9 bytes) with one decimal, for disks and downloads."""
     return f"{size / 1e9:.1f} GB"
 
 

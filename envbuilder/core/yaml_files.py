@@ -6,7 +6,7 @@ the length of the text, and no message can repeat more than a short piece of it.
 
 Lists are edited in the text, at the positions that PyYAML's nodes report. The alternative,
 ruamel.yaml 0.19, parses YAML and writes it again. It would change spaces and line breaks, drop
-comments within brackets, and put a new item below the comment above the next key.
+comments within brackets, and put a new item after the comment that belongs to the next key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOT_TEXT = yaml.reader.Reader.NON_PRINTABLE
 
 
 class StrictYamlError(ValueError):
-    """The text is not valid YAML, or uses YAML features that are not supported here."""
+    """Error raised if a text is not valid YAML or uses features that are not supported here."""
 
     def __init__(self, problem: str, line: int, hint: str = "") -> None:
         super().__init__(f"line {line}: {problem}")
@@ -75,9 +75,10 @@ def load(text: str, *, scalars_as_text: bool = False) -> Any:
 
 
 def lines(text: str) -> dict[Path, int]:
-    """Return the line of each key and item by its path. Indexes in a path are strings.
+    """Return the line of each key and item in a YAML text.
 
-    The text must be one that `load` accepts.
+    The result maps the path of each key or item to its line. Indexes in a path are strings. The
+    text must be one that `load` accepts.
     """
     return _Document(text, False).lines
 
@@ -122,7 +123,10 @@ class _Document:
                 self.data = self._value(event, ())
 
     def _value(self, event: Any, path: Path) -> Any:
-        """Return the value that starts with this event. Record the lines of its keys and items."""
+        """Return the value that starts with this event.
+
+        Record the line of each key and item in the value.
+        """
         _require_plain(event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
@@ -207,7 +211,7 @@ _REST_OF_LINE = re.compile(r"[ \t]*(,?)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
 
 
 class EditError(ValueError):
-    """The YAML text has a form that cannot be edited."""
+    """Error raised if a YAML text has a form that cannot be edited."""
 
 
 def edit_list(text: str, path: Path, value: str | None, index: int | None = None) -> str:
@@ -359,9 +363,9 @@ class _List:
         return before
 
     def _own_line(self, item: Any) -> re.Match[str] | None:
-        """Match the rest of the line after an item, including a comma.
+        """Match the rest of the line after an item, including a comma if there is one.
 
-        Return None if the item is preceded by other text on its line.
+        Return None if other text on the line precedes the item.
         """
         if not self._before(item.start_mark.index).strip():
             return _REST_OF_LINE.match(self._text, item.end_mark.index)
@@ -390,7 +394,11 @@ class _List:
 
 
 def scalar(value: str, *, in_flow: bool, quote: str = "") -> str:
-    """Return a string as a YAML scalar, without quotes if it is safe to omit them."""
+    """Return a string as a YAML scalar, without quotes if it is safe to omit them.
+
+    `in_flow` states whether the scalar is in a list in brackets. If `quote` is given, the scalar is
+    always quoted, with this quotation mark if possible.
+    """
     if not quote:
         try:
             if load(f"[{value}]" if in_flow else f"- {value}") == [value]:

@@ -1,4 +1,5 @@
-"""Diagnose what blocks, degrades or slows this host, judge the environment in use, and fix both.
+"""Diagnose this host and the Python environment in use, and fix their problems.
 
-This package may import `packages` and everything below it, but neither `build` nor `locks`.
+A problem of the host blocks, degrades or slows it. This package may import `packages` and
+everything below it, but neither `build` nor `locks`.
 """

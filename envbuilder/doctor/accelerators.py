@@ -1,4 +1,4 @@
-"""Find the problems with this host's accelerators, or with the requested profile.
+"""Find the problems with this host's accelerators or with the requested profile.
 
 Each finding code and each GPU obstacle has a fix of one sentence. A test checks that there is a
 sentence for every obstacle in `host.Obstacle` and for every finding code.
@@ -39,9 +39,9 @@ _NOTHING = ("kernels", "platform", "unsupported")
 
 
 def problems(case: Case) -> list[Problem]:
-    """Return the requested profile's problems.
+    """Return the problems with the requested profile.
 
-    If no profile was requested, return the problems of the best profile for each vendor.
+    If no profile was requested, return the problems with the best profile for each GPU vendor.
     """
     look = _Look(case)
     if case.requested is not None:
@@ -64,9 +64,10 @@ def problems(case: Case) -> list[Problem]:
 
 
 def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
-    """Return the problems of environment variables that make a driver mistake a GPU's model.
+    """Return the problems caused by variables that make a driver mistake a GPU for another model.
 
-    The driver then runs kernels for another GPU. There is at most one problem for each row.
+    The driver then runs kernels for that other model. There is at most one problem for each
+    accelerator in `rows`.
     """
     result = []
     variables = case.around.variables
@@ -92,7 +93,7 @@ def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
 
 
 class _Look:
-    """The candidate profiles of a case. Each profile is judged once on the case's host."""
+    """The candidate profiles for a diagnosis, each judged once on the diagnosed host."""
 
     def __init__(self, case: Case) -> None:
         self.host = case.host
@@ -117,7 +118,7 @@ class _Look:
         return every[0].findings
 
     def native(self, profile: Profile) -> list[Finding]:
-        """Return warnings about what a native environment lacks although an image includes it."""
+        """Return warnings about what a native environment lacks but an image includes."""
         if not self.engine or "venv" not in profile.backends:
             return []
         findings = fit.findings(profile, self.host, "venv", self.locks.get(profile.name))
@@ -148,12 +149,16 @@ class _Look:
         return result
 
     def _hopeless(self, profile: Profile) -> tuple[int, int]:
-        """Return a sort key: a profile's worst level and the number of its lasting findings."""
+        """Return a sort key that is smallest for the profile with the least severe findings.
+
+        It consists of the worst level of the findings, and of the number of findings that no
+        command on this machine can change.
+        """
         lasting = [f for f in self.findings[profile.name] if f.code in _LASTING]
         return self.level(profile), len(lasting)
 
     def of_nothing(self) -> list[Problem]:
-        """Return the problems of the simplest profile, for a host that no profile fits."""
+        """Return the problems with the simplest profile, for use if no profile fits the host."""
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
         if plainest:
             return self.of_profile(min(plainest, key=self.level), requested=True)
@@ -216,9 +221,9 @@ class _Look:
 
 
 def named(gpu: Gpu) -> str:
-    """Return a GPU's name and address for a message.
+    """Return a GPU's name and address, to be used at the beginning of a message.
 
-    If the vendor is unknown, return the statement that it is unknown whether there is a GPU.
+    If the vendor is unknown, return "whether there is a GPU is unknown" instead.
     """
     if gpu.vendor == "unknown":
         return "whether there is a GPU is unknown"
@@ -318,7 +323,10 @@ def _cpu_flags(finding: Finding) -> str:
 
 
 def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
-    """Return the fix for a GPU's obstacle. `driver` is the oldest sufficient driver version."""
+    """Return the fix for the obstacle that makes a GPU unusable.
+
+    `driver` is the oldest driver version that is sufficient.
+    """
     row = of_vendor(gpu.vendor) or Accelerator(name="")
     node = gpu.render_node or "/dev/dri/renderD128"
     # A kernel driver is bound, so only the node is missing.

@@ -1,9 +1,9 @@
-"""Diagnose a host: list what blocks, degrades or slows it, worst first, each problem with its fix.
+"""Diagnose a host: list the problems that block, degrade or slow it, each with its fix.
 
-The code is pure: it takes the host, the profiles and the observed surroundings, and returns
-problems. `accelerators` judges the profiles. This module contains the other checks, one row each in
-`CHECKS`. Some of them concern builds: the lock, interpreter, engine, disk space and permissions.
-Others concern speed, and these rely only on known facts.
+The code has no side effects: it takes the host, the profiles and the observed surroundings, and
+returns problems. The module `accelerators` judges the profiles. This module contains the other
+checks, one for each row of `CHECKS`. Some of them concern builds: the lock, interpreter, engine,
+disk space and permissions. Others concern speed, and these rely only on known facts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read the Python environment in use on this machine, whichever tool created it.
 
-Only the environment's files are read. None of its programs is run. The files are untrusted, so each
-is read up to a size limit. A file that cannot be read counts as missing.
+Only the environment's files are read, and none of its programs is run. The files are untrusted, so
+each of them is read only up to a size limit. A file that cannot be read is treated as missing.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def release(self) -> str:
-        """The version without its build and without conda-forge's build number (".post")."""
+        """The version without its build, and without conda-forge's build number (".post")."""
         return self.version.partition("+")[0].partition(".post")[0]
 
     @property
     def build(self) -> str:
         """The build, such as "cu126", "rocm6.3" or "cpu", or "" if the version names no build.
 
-        A build from source has none, whatever its local version is.
+        For a build from source, this is empty, whatever its local version is.
         """
         local = self.version.partition("+")[2]
         return local if _LOCAL.fullmatch(local) else ""
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The versions that may be compared with a requirement."""
+        """The forms of the version that can be compared with a requirement."""
         return self.version, self.metadata, self.release
 
 
@@ -100,7 +100,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Installed(Struct, frozen=True, kw_only=True):
-    """An environment, as described by its files."""
+    """An installed Python environment, as described by its files."""
 
     place: Place
     lost: str
@@ -131,8 +131,8 @@ class Installed(Struct, frozen=True, kw_only=True):
 def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Installed | None:
     """Return the environment of `executable` or, if it is None, the environment in use.
 
-    The environment in use is the active one. If there is none, it is the `.venv` in this folder,
-    and if that is missing too, the environment of the first Python on PATH. Return None if no
+    The environment in use is the active one. If none is active, it is the `.venv` in this folder.
+    If there is no `.venv`, it is the environment of the first Python on PATH. Return None if no
     environment is found. `ours` is the prefix of envbuilder's own Python, which is skipped on PATH.
     Raise `InvalidError` if `executable` is not an interpreter.
     """
@@ -193,7 +193,10 @@ def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]
 
 
 def _project(tool: str, prefix: str, current: str | None) -> str:
-    """Return the folder of a tool's project, or "" if there is no need to change to it."""
+    """Return the project folder to change to before using a tool.
+
+    Return "" if the tool can be used in any folder or in the current one.
+    """
     folder = prefix.partition("/.pixi/")[0]
     if tool in {"uv project", "pdm", "poetry"}:
         folder = str(Path(prefix).parent)
@@ -205,9 +208,9 @@ def _project(tool: str, prefix: str, current: str | None) -> str:
 def _hiding(
     reader: Reader, packages: Mapping[str, Package], environ: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the paths of modules that Python imports instead of a framework of the same name.
+    """Yield the paths of modules that Python finds before a framework of the same name.
 
-    Python finds these modules before it finds the framework.
+    Python imports these modules instead of the framework.
     """
     folders = (environ.get("PWD"), *environ.get("PYTHONPATH", "").split(os.pathsep))
     for folder in filter(None, dict.fromkeys(folders)):
@@ -220,7 +223,7 @@ def _hiding(
 def _sites(
     prefix: str, version: str, config: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, None]:
-    """Return the package folders in the order in which Python searches them."""
+    """Return the package folders, as keys, in the order in which Python searches them."""
     user = f"{environ.get('HOME')}/.local"
     roots = [prefix] if config else [user, prefix]
     if config.get("include-system-site-packages") == "true":

@@ -1,6 +1,7 @@
-"""Inspect what a diagnosis needs besides the host: disks, interpreters, programs, user and engine.
+"""Inspect what a diagnosis needs to know besides the host.
 
-The code starts processes, but makes no network requests.
+This includes the disks, interpreters, programs, user and container engine. The code starts
+processes, but makes no network requests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from envbuilder.profiles.profile import Profile
 
 
 class Around(Struct, frozen=True, kw_only=True):
-    """The observed surroundings of the host. The defaults mean that nothing was inspected."""
+    """The observed surroundings of the host. With the defaults, nothing was inspected."""
 
     looked: bool = False
     """Whether the machine that envbuilder runs on was inspected."""
@@ -61,7 +62,7 @@ class Around(Struct, frozen=True, kw_only=True):
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """Everything that a check may use."""
+    """The input of a diagnosis, which all checks share."""
 
     host: Host
     around: Around = Around()
@@ -128,7 +129,7 @@ def _joined(user: str) -> frozenset[str]:
 
 
 def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str, str]:
-    """Return the reason why no interpreter suits a native environment, and the fix.
+    """Return the reason why no interpreter suits a native environment, and the fix for it.
 
     Both are empty if an interpreter is suitable, or if none is needed.
     """
@@ -151,9 +152,9 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
 
 
 def _engine(host: Host) -> tuple[str, str]:
-    """Return the reason why the running engine cannot build, and the fix.
+    """Return the reason why the running container engine cannot build images, and the fix for it.
 
-    Both are empty if it can build, or if no engine is running.
+    Both are empty if it can build images, or if no engine is running.
     """
     if not host.containers.has_engine:
         return "", ""
@@ -170,7 +171,10 @@ def _engine(host: Host) -> tuple[str, str]:
 def _rooms(
     profile: Profile | None, lock: Lock | None, host: Host, settings: Settings
 ) -> tuple[Disk, ...]:
-    """Return the disks of the store and of the environments, and the space the lock needs."""
+    """Return the disks that hold the store and the environments, with the space needed on each.
+
+    The space is that for the files of the lock, both downloaded and unpacked.
+    """
     files = _files(profile, lock, host)
     environment = Room(folder=str(settings.envs_dir), bytes=unpacked(files))
     return disks((download_room(files, settings), environment))

@@ -1,8 +1,8 @@
-"""Judge whether an existing environment suits a host and, if not, show the commands to fix it.
+"""Judge whether an existing environment suits a host. If not, provide the commands to fix it.
 
-Only known facts count against an environment. None of the following is a reason to change the
-environment: a build that no table lists, packages that do not belong to a framework, or a CPU build
-on a host where nothing else could work.
+Only known facts count against an environment. None of the following is a reason to change it: a
+build that no table lists, packages that do not belong to a framework, or a CPU build on a host
+where no other build could work.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 class Around(NamedTuple):
-    """The facts that affect the verdict besides the environment and the host."""
+    """The information besides the environment and the host on which the verdict depends."""
 
     url: Callable[[str], str]
     """A function that takes the symbolic name of an index and returns its URL."""
@@ -76,7 +76,10 @@ class Around(NamedTuple):
 
 
 def judge(env: Installed, host: Host, around: Around) -> Judgement:
-    """Return the verdict on the environment's framework that has the most severe problem."""
+    """Return the verdict on an environment.
+
+    If it contains several frameworks, this is the verdict on the one with the most severe problem.
+    """
     judged = [_judged(env, key, host, around) for key in env.frameworks]
     if env.lost:
         proof = f"the Python that it was made from no longer exists: {env.lost}"
@@ -152,9 +155,9 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
 
 
 def _accelerator(row: Accelerator, kind: str, findings: list[Finding], host: Host) -> str:
-    """Return the accelerator that the framework uses.
+    """Return the accelerator that the framework uses on the host.
 
-    If the framework's build is unknown, return the accelerator that it should try.
+    If the framework's build is unknown, return the accelerator that the framework should try.
     """
     if findings:
         return row.name
@@ -163,7 +166,7 @@ def _accelerator(row: Accelerator, kind: str, findings: list[Finding], host: Hos
 
 
 def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | None, str, Needs]:
-    """Return the build of a framework, the name of the build, and the needs of the build.
+    """Return the build of a framework, the build's name, and what the build needs from the host.
 
     The build is None if no table lists it. The name is "" if it is unknown.
     """
@@ -184,11 +187,11 @@ def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | No
 
 
 def _best(env: Installed, key: types.Framework, host: Host) -> Build | None:
-    """Return the build that works best with a GPU of the host, or None if no build does.
+    """Return the build that works best with a GPU of the host, or None if no build works.
 
-    Builds for the environment's Python version are preferred, followed by builds of the installed
-    release, then by those of the nearest release. Of two equally near releases, the later one is
-    preferred.
+    Builds for the environment's Python version are preferred. Among these, builds of the installed
+    release are preferred, followed by those of the nearest release. Of two equally near releases,
+    the later one is preferred.
     """
     present = env.frameworks[key].release
     order = list(releases.table_of(key))
@@ -243,10 +246,10 @@ def _faults(env: Installed, key: types.Framework) -> Iterator[str]:
 
 
 def _missing(env: Installed, package: Package) -> Iterator[str]:
-    """Yield a sentence for each required package that is not installed, except for parts of CUDA.
+    """Yield a sentence for each required package that is not installed.
 
-    Packages from conda are skipped, because they declare requirements that conda provides under
-    other names.
+    Frameworks and parts of CUDA are not reported. Packages from conda are skipped, because they
+    declare requirements that conda provides under other names.
     """
     if env.is_of_conda(package):
         return
@@ -261,7 +264,10 @@ def _title(key: types.Framework, release: str, build: str) -> str:
 
 
 def _needs(env: Installed, texts: Iterable[str]) -> Iterator[Requirement]:
-    """Yield the requirements that apply to the environment, except invalid ones and extras."""
+    """Yield those requirements in `texts` that apply to the environment.
+
+    Invalid requirements, and requirements that belong to an extra, are left out.
+    """
     from packaging.requirements import InvalidRequirement, Requirement
 
     version = env.place.version
@@ -274,7 +280,7 @@ def _needs(env: Installed, texts: Iterable[str]) -> Iterator[Requirement]:
 
 
 def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -> Iterator[str]:
-    """Yield a sentence for each requirement on a framework or NumPy that is not satisfied.
+    """Yield a sentence for each unsatisfied requirement for a framework or NumPy.
 
     The requirements are those of the package and those in `unstated`.
     """
@@ -291,7 +297,7 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
 
 
 def _notes(env: Installed, kinds: set[str]) -> Iterator[str]:
-    """Yield notes on hidden copies, packages for another CUDA version and violated requirements."""
+    """Yield notes on modules and copies that hide others, other CUDA versions and conflicts."""
     for path in env.hiding:
         yield f"Python may import {path} instead of the installed framework: rename it"
     for other in env.others:

@@ -1,5 +1,5 @@
 """Verify every node of a cluster, and show the results in one table.
 
-The verification of each node is a job that a scheduler runs. The code may import `verify` and the
-rooms below it.
+A scheduler runs the verification of each node as a job. This package may import `verify` and the
+packages below it.
 """

@@ -1,7 +1,7 @@
-"""The folder of a run, which all nodes can access: the jobs' scripts, their logs and their results.
+"""The folder of a run, with the scripts, logs and results of its jobs. All nodes can access it.
 
   scripts/NODE.sbatch      the submitted script
-  results/NODE.JOB.json    written by the node at the end of its job
+  results/NODE.JOB.json    the result, which the node writes at the end of its job
   logs/NODE.JOB.log        the output of the job
   summary.json             the summary table
 
@@ -81,9 +81,10 @@ def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, by
 
 
 def last_words(folder: Path, node: str, job: str) -> str:
-    """Return the last error that a job printed, else its last line, or "" if there is neither.
+    """Return the last error in a job's log or, if there is no error, the last line.
 
-    Lines printed by srun are skipped, because they only say that a task failed.
+    Lines printed by srun are skipped, because they only say that a task failed. Return "" if there
+    is no log or if it is empty.
     """
     try:
         with (folder / "logs" / f"{node}.{job}.log").open("rb") as log:
@@ -108,7 +109,7 @@ def save(folder: Path, summary: Summary) -> None:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turn errors that occur when the block writes to the folder into envbuilder's errors.
+    """Convert file errors that occur in the block to envbuilder's own errors.
 
     Raise `InvalidError` if the folder already contains a run, and `BuildError` if the folder cannot
     be written.

@@ -48,10 +48,11 @@ _LONGEST_NAME = 80
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """A node's result: its identity, its detected hardware, what was done, and the report, if any.
+    """The result that a node writes.
 
-    The identity protects against mistakes, such as two runs that share a folder, but not against a
-    node that lies on purpose.
+    It contains the node's identity, its detected hardware, how the verification ended and, if there
+    is one, the report. The identity protects against mistakes, such as two runs that share a
+    folder, but not against a node that lies on purpose.
     """
 
     schema: Literal[1] = 1
@@ -98,9 +99,10 @@ def unexamined(promise: Promise, outcome: Outcome, detail: str, job: str | None 
 
 
 def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
-    """Return the judgment of a node by its result.
+    """Judge a node by the content of its result file, which is untrusted.
 
-    `content` is the content of the result file, which is untrusted.
+    Return the node's table row. If the content is malformed, inconsistent or from another job, the
+    outcome is `mixed-up`.
     """
     try:
         result = _parsed(content, run=run, job=job, node=promise.node)
@@ -169,11 +171,11 @@ def _require_agreement(result: Result, report: model.Report | None) -> None:
 
 
 def against_equals(judged: Sequence[Judged]) -> tuple[Entry, ...]:
-    """Return the table rows, each with the epoch time relative to similar nodes.
+    """Compare the nodes with similar nodes, and return their table rows.
 
-    The epoch time is divided by the median of similar nodes. Similar nodes have the same profile,
-    backend, framework, device and images. A node that is much slower gets the outcome `slow`. If
-    there are too few similar nodes, the row has no relative time.
+    Similar nodes have the same profile, backend, framework, device and images. Each row contains
+    the node's epoch time divided by the median of similar nodes, unless there are too few of them.
+    A node that is much slower gets the outcome `slow`.
     """
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for node in judged:
@@ -226,7 +228,7 @@ def _entry(promise: Promise, outcome: Outcome, detail: str, job: str | None) -> 
 
 
 def _without_report(result: Result) -> tuple[Outcome, str]:
-    """Return the outcome of a node that sent no report, and the error that occurred on the node."""
+    """Return the outcome of a node that sent no report, and the reason for the outcome."""
     if result.exit_code is None:
         return "timed-out", f"stopped after {amount(result.seconds)} s"
     # The first line of an error message, or the last line of anything else.
@@ -287,9 +289,10 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
 
 
 def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
-    """Return the outcome and its reason if the number of GPUs is wrong, or None if it is correct.
+    """Return the outcome and the reason for it if the number of GPUs is wrong.
 
-    Also return None if no number is promised. Call this only for a node that has passed otherwise.
+    Return None if the number is correct, or if the node need not prove any GPUs. Call this function
+    only for a node that has otherwise passed.
     """
     if not promise.gpus_to_prove:
         return None

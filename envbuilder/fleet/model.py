@@ -76,7 +76,7 @@ LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if TONES[outcome] == "left"
 
 
 class Resource(Struct, frozen=True, kw_only=True):
-    """A generic resource of a node, such as 8 GPUs of type h100."""
+    """One of a node's generic resources, as Slurm calls them, such as 8 GPUs of type h100."""
 
     name: str
     type: str = ""
@@ -114,7 +114,7 @@ class Promise(Struct, frozen=True, kw_only=True):
 
     @property
     def gpus_to_prove(self) -> int:
-        """The number of GPUs that must be used for training, or 0 if unknown or irrelevant."""
+        """The number of GPUs that the training must use, or 0 if unknown or irrelevant."""
         if self.covered is None:
             return self.gpus
         return self.covered
@@ -183,13 +183,13 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether at least one node was examined, and all examined nodes were proven."""
+        """Whether at least one node was examined, and all examined nodes passed."""
         examined = {e.outcome for e in self.entries if e.outcome not in LEFT_OUT}
         return bool(examined) and examined <= PROVEN
 
 
 def new_run(stamp: str) -> str:
-    """Return a new ID for a run that starts now. `stamp` is the time returned by `stamp_now`."""
+    """Return a new ID for a run that starts at the time `stamp`, as returned by `stamp_now`."""
     return f"{stamp.lower()}-{secrets.token_hex(3)}"
 
 
@@ -199,6 +199,6 @@ def started(run: str) -> str:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that sorts node2 before node10."""
+    """Return a sort key by which "node2" comes before "node10"."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), part) if part.isdigit() else (0, part) for part in parts]

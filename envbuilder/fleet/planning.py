@@ -121,10 +121,10 @@ class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def read_settings(path: Path) -> FleetSettings:
-    """Read a settings file. It must belong to the user, because jobs run shell code from it.
+    """Read a site's settings for its cluster from a file.
 
-    If a setting is invalid, raise an `InvalidError` that names the file, line and key, and makes a
-    suggestion.
+    The file must belong to the user, because jobs run shell code from it. If a setting is invalid,
+    raise an `InvalidError` that names the file, line and key, and makes a suggestion.
     """
     files.require_own(path)
     text = files.read_text(path)
@@ -136,9 +136,9 @@ def read_settings(path: Path) -> FleetSettings:
 
 
 def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
-    """Yield the location, problem and suggestion for each mistake that the types do not catch.
+    """Yield the location, problem and suggestion for each mistake in the settings.
 
-    A location is a list of keys.
+    Only mistakes that the types do not catch are reported. A location is a list of keys.
     """
     for number, rule in enumerate(settings.profiles):
         if not rule.conditions:
@@ -271,8 +271,9 @@ def plan(
 ) -> Plan:
     """Return the plan for verifying the requested nodes.
 
-    Raise `InvalidError` if there are no nodes, if a pattern matches no node, if a promised profile
-    does not exist, or if image files are given for nodes that choose their own profile.
+    Raise `InvalidError` if there are no nodes, if a pattern matches no node, if a profile that a
+    node must prove does not exist, or if image files are given although nodes choose their own
+    profile.
     """
     promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
@@ -304,11 +305,11 @@ def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
 
 
 def _counted(promise: Promise, library: Library) -> Promise:
-    """Return a copy of a promise with the number of GPUs that the node's verification covers.
+    """Return a copy of a promise that says how many GPUs the node's verification covers.
 
     Only PyTorch can cover several GPUs (`verify --devices`). A CPU profile covers no GPU. A node
     that chooses its own profile must cover as many GPUs as with a GPU profile. Otherwise, a node
-    that does not detect its GPUs would count as a CPU node.
+    that does not detect its GPUs would pass as a CPU node.
     """
     framework = library.framework[0]
     accelerator = ""
@@ -357,7 +358,7 @@ def time_limit(limit_seconds: int) -> int:
 
 
 def scripts(plan: Plan, common: Common) -> dict[str, str]:
-    """Return the job script for each node that has a promise."""
+    """Return the job script for each node that must prove something, by node name."""
     return {promise.node: _node_script(promise, common) for promise in plan.promises}
 
 

@@ -1,4 +1,4 @@
-"""Run a plan: submit a job for each node, follow the job, read its result, and write the table."""
+"""Carry out a plan: submit a job for each node, follow it, read its result, and write the table."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class _Track:
     def end(
         self, state: JobState | None, now: float, run_seconds: float
     ) -> tuple[Outcome, str] | None:
-        """Return the outcome and its reason if the job must be given up, else None.
+        """Return the node's outcome and the reason for it if the job is no longer to be followed.
 
-        None means that the job is still to be followed. `state` is None if the scheduler does not
+        Return None if the job must still be followed. `state` is None if the scheduler does not
         know the job.
         """
         if state is not None and state.phase == "waiting":
@@ -75,7 +75,10 @@ class _Track:
 
 
 def _ended(state: JobState | None) -> tuple[Outcome, str]:
-    """Return the outcome and the reason for a job that ended or disappeared without a result."""
+    """Return the outcome and the reason for a job that left no result.
+
+    The job either ended or is no longer known to the scheduler.
+    """
     if state is None:
         return "lost", "the scheduler no longer knows the job, and the job reported nothing"
     detail = state.meaning or f"the job ended before it reported ({state.word})"
@@ -113,9 +116,10 @@ class Run:
         self._verdicts: dict[str, judge.Judged] = {}
 
     def finish(self) -> Summary:
-        """Carry out the plan, write the summary table to the folder, and return it.
+        """Carry out the plan, write the summary table to the folder, and return the table.
 
-        If the user interrupts the run, its jobs are canceled, and the table says so.
+        If the user interrupts the run or if an error occurs, the jobs are canceled, and the table
+        says so.
         """
         try:
             self._submit()
@@ -149,7 +153,7 @@ class Run:
                     self._wait(min(_SHORTEST_PAUSE + elapsed / 60, _LONGEST_PAUSE))
 
     def _give_up(self) -> None:
-        """Write the results so far, and cancel the run's jobs, which are no longer followed."""
+        """Write the results so far, cancel the run's jobs, and stop following them."""
         self._collect()
         jobs = [track.job for track in self._tracks.values()]
         for node, promise in self._promises.items():
@@ -188,10 +192,10 @@ class Run:
                 task.advance(1)
 
     def _settle(self, states: Mapping[str, JobState]) -> None:
-        """Judge the nodes whose jobs sbatch refused.
+        """Decide what happens to the nodes whose jobs sbatch refused.
 
         sbatch may report a failure even though the scheduler accepted the job. In that case, the
-        job is followed instead.
+        job is followed. Otherwise, the outcome of the node is `refused`.
         """
         # Slurm may list what it refused, too: as a job that failed.
         new = {

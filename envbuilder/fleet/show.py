@@ -28,7 +28,7 @@ nodes get a row."""
 
 
 def print_table(summary: Summary, terminal: Any) -> None:
-    """Print the table, the remarks on individual nodes and the counts to a rich console."""
+    """Print the table to a rich console, followed by remarks on individual nodes and the counts."""
     entries = summary.entries
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]

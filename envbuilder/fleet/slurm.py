@@ -2,8 +2,8 @@
 
 No command needs Slurm's accounting, which many clusters lack. All output is requested with explicit
 format fields, which Slurm has supported since version 17. `--json` is not used, because its output
-differs between releases. Names are chosen by administrators, and anyone can write reasons, so both
-are shortened.
+differs between releases. Names and reasons in the output are shortened, because names are chosen by
+administrators, and anyone can write reasons.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Slurm:
             raise _unexpected("sbatch", done.stdout) from error
 
     def jobs(self, run: str) -> dict[str, JobState]:
-        """Return the jobs of a run by job ID.
+        """Return the state of each job of a run, by job ID.
 
         Slurm forgets a job some minutes after the job ends (`MinJobAge`).
         """
@@ -225,7 +225,7 @@ def _why(done: process.Completed) -> str:
 
 
 def job_name(run: str) -> str:
-    """Return the job name that all jobs of a run share, and that no other job has."""
+    """Return the name that all jobs of a run have, and that no other jobs have."""
     return f"envbuilder-{run}"
 
 

@@ -19,7 +19,7 @@ ACCELERATORS = {row.name: row for row in (nvidia.CUDA, amd.ROCM, intel.XPU, appl
 
 
 def of_vendor(vendor: str) -> Accelerator | None:
-    """Return the row for a vendor's GPUs, or None if no profile supports that vendor."""
+    """Return the row for a vendor's GPUs, or None if no row has that vendor."""
     for row in ACCELERATORS.values():
         if row.vendor == vendor:
             return row

@@ -44,7 +44,7 @@ _GIVEAWAYS = (
 
 
 def read_limits(reader: Reader) -> None:
-    """Read this process's cgroups, the places where they are mounted, and their limits."""
+    """Read the cgroups of this process, their mount points, and their CPU and memory limits."""
     cgroups = reader.file(_CGROUP)
     mounts = reader.file(_MOUNTS)
     for controller in ("cpu", "memory"):
@@ -83,7 +83,7 @@ def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
 
 
 def _limits(snapshot: Snapshot, controller: str) -> Iterator[str]:
-    """Yield the limits of this process's cgroup and its parents for a controller, as text."""
+    """Yield a controller's limits as text, for this process's cgroup and each of its parents."""
     cgroups = snapshot.files.get(_CGROUP) or "0::/"
     for folder, version in threads.cgroup_folders(cgroups, snapshot.text(_MOUNTS), controller):
         yield " ".join(snapshot.text(f"{folder}/{name}") for name in _LIMITS[controller, version])
@@ -102,7 +102,10 @@ class _Processor(Struct, frozen=True):
 
 
 def read(reader: Reader) -> None:
-    """Read the CPU's description and caches, the CPUs this process may use, and its quota."""
+    """Read the data about the CPU: its description, caches and quota.
+
+    Also read which CPUs this process may use.
+    """
     reader.file("proc/sys/kernel/arch")
     reader.file("proc/self/status")
     read_limits(reader)
@@ -124,7 +127,7 @@ def read(reader: Reader) -> None:
 
 
 def _read_topology(reader: Reader, online: Iterable[int]) -> None:
-    """Read which CPUs share a core, and which socket each core is in.
+    """Read which CPUs share a core, and to which socket each core belongs.
 
     Each core is read only once.
     """
@@ -217,9 +220,9 @@ def _first(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _processors(text: str) -> tuple[_Processor, ...]:
-    """Parse all CPUs in `/proc/cpuinfo`.
+    """Parse the description of each logical CPU in `/proc/cpuinfo`.
 
-    A last line without a line break is ignored, because it may be cut off.
+    If the last line has no line break, it is ignored, because it may be cut off.
     """
     processors = []
     for block in text.rpartition("\n")[0].split("\n\n"):
@@ -249,7 +252,7 @@ def _field(block: str, key: str) -> str | None:
 
 
 def _arm_cores(processors: Iterable[_Processor]) -> str | None:
-    """Return the names of all kinds of cores, or None if no name is known.
+    """Return the names of all kinds of cores, joined by " + ", or None if no name is known.
 
     Some machines have both big and small cores.
     """
@@ -267,11 +270,11 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
 ) -> Mapping[object, int]:
-    """Return how many of the given CPUs each physical core has.
+    """Return a mapping from each physical core to the number of the given CPUs that it has.
 
-    The result is empty if any CPU's core is unknown. In AMD's sockets with two dies, the cores of
-    both dies have the same numbers, so /proc/cpuinfo shows only half of the cores, while /sys shows
-    all (Magny-Cours: 12 cores, numbered 0 to 5 twice).
+    The result is empty if the core of any CPU is unknown. In AMD's sockets with two dies, the cores
+    of both dies have the same numbers, so /proc/cpuinfo shows only half of the cores, while /sys
+    shows all (Magny-Cours: 12 cores, numbered 0 to 5 twice).
     """
     shared: dict[int, frozenset[int]] = {}
     for siblings in _siblings(snapshot, cpus):
@@ -360,7 +363,7 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
 
 
 def _size(text: str | None) -> int | None:
-    """Parse a cache's size, such as "32768K", into bytes; return None if it cannot be parsed."""
+    """Return the size of a cache, such as "32768K", in bytes, or None if it cannot be parsed."""
     word = (text or "").strip()
     amount = integer(word[:-1])
     unit = _UNITS.get(word[-1:])

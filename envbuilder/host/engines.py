@@ -91,13 +91,13 @@ class Runtime(Struct, frozen=True, kw_only=True):
 
 
 class Info(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The fields that are used of the response to /info (moby, api/types/system/info.go)."""
+    """The fields of the response to /info that are used (moby, api/types/system/info.go)."""
 
     runtimes: dict[str, Runtime] | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The fields that are used of the response to /version.
+    """The fields of the response to /version that are used.
 
     `info` is the response to /info, if it was requested. `error` is the reason why there was no
     response.
@@ -139,7 +139,7 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
 
 
 def parse(text: str | None) -> dict[str, Answer]:
-    """Parse the recorded responses, and return them by socket.
+    """Parse the recorded responses, and return them as a mapping from the paths of the sockets.
 
     If a single response is damaged, its `error` says why. If `text` as a whole is damaged, return
     an empty dictionary.
@@ -188,8 +188,9 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
     """Return the body of the response to an HTTP request for `target` on a Unix socket.
 
     `seconds` limits the whole exchange, from connecting to the last byte. `limit` is the maximum
-    size of head and body together, in bytes. Raise `OSError` if the request fails (`TimeoutError`
-    if the time runs out), and `ValueError` if the response is too long or not an HTTP "200 OK".
+    size of the response, including its head, in bytes. Raise `OSError` if the request fails
+    (`TimeoutError` if the time runs out), and `ValueError` if the response is too long or not an
+    HTTP "200 OK".
     """
     # Importing http.client would take 22 ms, a quarter of `detect`'s run time; this takes 5.
     import socket
@@ -276,7 +277,7 @@ def _read_full(reader: Reader) -> None:
 
 
 def _program(reader: Reader, path: str) -> None:
-    """Record whether a program exists and, on the live machine, is executable.
+    """Record whether a program exists. On the live machine, it must be executable to count.
 
     Recorded trees do not preserve execute permissions.
     """
@@ -340,7 +341,7 @@ def _has_buildx(snapshot: Snapshot) -> bool | None:
 def _buildx_version(snapshot: Snapshot) -> str | None:
     """Return the version of buildx, or None if it is unknown.
 
-    It is in a line such as "github.com/docker/buildx v0.30.1 9e66234".
+    The version is the second word of a line such as "github.com/docker/buildx v0.30.1 9e66234".
     """
     try:
         full = decoding.from_json(snapshot.files.get(_FULL, "{}"), dict[str, Any])

@@ -1,4 +1,4 @@
-"""Find a Python interpreter to build from. Candidates are run, not only located.
+"""Find a Python interpreter from which to build environments. Candidates are run, not only located.
 
 A file named python3.11 may be a pyenv shim that fails, another version, a build for another
 architecture under Rosetta, or part of a venv that will be deleted. Therefore, each candidate is run
@@ -7,7 +7,7 @@ made.
 
 Running interpreters takes longer than everything else that `run` does before its command.
 Therefore, their answers are cached until the files change. An answer is valid only for the file
-that gave it. Answers of programs that start another program are not cached, because pyenv's shims
+that gave it. If a program starts another program, its answer is not cached, because pyenv's shims
 choose an interpreter each time.
 """
 
@@ -55,7 +55,7 @@ print(json.dumps({
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """An interpreter's report about itself."""
+    """The data that an interpreter reports about itself."""
 
     version: str
     final: bool
@@ -84,7 +84,7 @@ class _Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Answers:
-    """The answers of interpreters by path. They are cached in a folder if one is given."""
+    """The answers of interpreters, by path. If a folder is given, they are cached in it."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -94,7 +94,7 @@ class Answers:
         self._changed = False
 
     def get(self, path: Path) -> Answer | None:
-        """Return an interpreter's cached answer, or None if it is missing or outdated.
+        """Return an interpreter's cached answer, or None if there is none or it is outdated.
 
         An answer is outdated if the interpreter's file has changed.
         """
@@ -115,7 +115,7 @@ class Answers:
             self._changed = True
 
     def managed(self, version: str) -> Path | None:
-        """Return the cached path of uv's interpreter of this version.
+        """Return the cached path of the interpreter of this version that uv has installed.
 
         Return None if the path is unknown or the interpreter has changed.
         """
@@ -123,7 +123,7 @@ class Answers:
         return path if self.get(path) else None
 
     def add_managed(self, version: str, path: Path) -> None:
-        """Cache the path of uv's interpreter of this version."""
+        """Cache the path of the interpreter of this version that uv has installed."""
         if self._managed.get(version) != str(path):
             self._managed[version] = str(path)
             self._changed = True
@@ -203,11 +203,11 @@ def find(
     environ: Mapping[str, str] = os.environ,
     answers: Answers | None = None,
 ) -> Interpreter:
-    """Find the interpreter to build from.
+    """Return the interpreter from which to build.
 
-    Without `version` (such as 3.12), the first version in `supported` is tried first, followed by
-    the others, newest first. `machine` is the architecture as Python spells it. A candidate with an
-    answer in `answers` is not run. The answers of other candidates are added to `answers`. Raise
+    If `version` (such as 3.12) is None, the first version in `supported` is tried first, followed
+    by the others, newest first. `machine` is the architecture as Python spells it. A candidate with
+    an answer in `answers` is not run. The answers of other candidates are added to `answers`. Raise
     `ToolError` if no interpreter is suitable. The error lists the interpreters that were found, and
     why each was rejected.
     """
@@ -234,7 +234,7 @@ def _order(supported: Sequence[str]) -> list[str]:
 class _Search(Struct):
     """A search for an interpreter.
 
-    It remembers the verdict on each candidate, since several names may refer to the same file.
+    It remembers the result for each candidate, since several names can refer to the same file.
     """
 
     _machine: str
@@ -244,11 +244,11 @@ class _Search(Struct):
     _judged: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
-        """Return the first usable candidate on this machine with this version, or None."""
+        """Return the first usable interpreter of this version on this machine, or None."""
         return self._first(self._candidates(version), version)
 
     def managed(self, version: str) -> Interpreter | None:
-        """Return uv's own interpreter of this version, or None if there is none.
+        """Return the interpreter of this version that uv has installed, or None if there is none.
 
         This is tried last, because it runs uv.
         """
@@ -261,7 +261,10 @@ class _Search(Struct):
         return interpreter
 
     def _located(self, version: str) -> Path | None:
-        """Return the path that uv reports for its own interpreter of this version, or None."""
+        """Return the path that uv reports for an interpreter that it installed.
+
+        Return None if uv fails or reports no path.
+        """
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
         try:
             done = process.run_uv(
@@ -319,7 +322,10 @@ class _Search(Struct):
         return self._judged[key]
 
     def _identified(self, path: Path) -> Interpreter:
-        """Identify an interpreter, or the base interpreter of its venv."""
+        """Identify an interpreter or, if it is in a venv, the venv's base interpreter.
+
+        Raise `_RejectedError` if the interpreter cannot be used.
+        """
         answer = self._answer(path)
         if answer.prefix != answer.base_prefix:
             answer = self._base(answer)

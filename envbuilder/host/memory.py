@@ -78,9 +78,9 @@ _DATA_BITS = {72: 64, 80: 64, 40: 32}
 
 
 def read(reader: Reader) -> None:
-    """Read the kernel's memory total and the data about modules.
+    """Read the kernel's memory total and the firmware's data about memory modules.
 
-    `cpu.read_limits` reads the mounts.
+    The mounts, which are also needed, are read by `cpu.read_limits`.
     """
     reader.file("proc/meminfo")
     reader.exists("dev/shm")
@@ -133,8 +133,8 @@ def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
 def _tmpfs(options: str, total: int | None) -> int | None:
     """Return the size in bytes of a tmpfs with these mount options, or None if it is unknown.
 
-    `total` is the size of main memory. Without the option `size`, a tmpfs has half of it. See
-    Documentation/filesystems/tmpfs.rst in the kernel.
+    `total` is the size of main memory. Without the option `size`, the size of a tmpfs is half of
+    main memory. See Documentation/filesystems/tmpfs.rst in the kernel.
     """
     _, has_size, rest = f",{options.lower()}".partition(",size=")
     if not has_size:

@@ -1,8 +1,8 @@
-"""Explain why a target cannot be resolved: which packages have no wheel, and what requires them.
+"""Find out which packages prevent a target from being resolved, and what requires them.
 
-A single error from uv names only some of the packages that cannot be installed. Therefore, uv is
-run again without the named packages, but with the requirements that their sources declare. This is
-repeated until uv finds a solution or fails for another reason.
+Such packages have no wheel. A single error from uv names only some of them. Therefore, uv is run
+again without the named packages, but with the requirements that their source distributions declare.
+This is repeated until uv finds a solution or fails for another reason.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ class Blocker(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis:
-    """Facts that a command has read from package indexes.
-
-    They are kept so that each page is read once.
+    """A cache of what a command has read from package indexes, so that each page is read once.
 
     The user's own indexes are read only when something cannot be resolved.
     """
@@ -115,9 +113,9 @@ class Diagnosis:
     ) -> tuple[tuple[Blocker, ...], UnresolvableError | None]:
         """Return the packages that have no wheel for a target, and the error that remains.
 
-        The error says why the profile cannot be resolved even without these packages. It is None if
-        the remaining packages can be resolved. `refusal` is uv's error for the complete profile.
-        `places` maps each requirement to the place where it is listed.
+        The remaining error says why the profile cannot be resolved even without these packages. It
+        is None if the profile can then be resolved. `refusal` is uv's error for the complete
+        profile. `places` maps each requirement to the place where it is listed.
         """
         blockers: dict[str, Blocker | None] = {}
         rest: UnresolvableError | None = refusal
@@ -151,10 +149,10 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
-        """Return the packages without a wheel that force a target to use outdated packages.
+        """Return the packages without wheels because of which a target gets outdated packages.
 
-        A wheel is outdated if a release with a newer major version fits the project. A pre-release
-        that nothing requires is outdated if another release would fit.
+        A package is outdated if a release with a newer major version fits the project. A
+        pre-release that nothing requires is outdated if another release would fit.
         """
         today = profile.resolution.as_of or date.today().isoformat()
         recent = (date.fromisoformat(today) - _RECENT).isoformat()
@@ -191,10 +189,10 @@ class Diagnosis:
         return tuple(blockers.values())
 
     def _newer(self, profile: Profile, target: upstream.Target, name: str, version: str) -> str:
-        """Return a specifier for the newer versions that a package should have.
+        """Return a specifier for the versions that a package should have instead of `version`.
 
-        Return an empty string if there are none. A release does not fit if it has no source and has
-        wheels only for other Python versions.
+        Return an empty string if `version` is not outdated. A release does not fit if it has no
+        source distribution and has wheels only for other Python versions.
         """
         accepted = ranks(*target)
         fitting = []
@@ -218,7 +216,7 @@ class Diagnosis:
         refusal: UnresolvableError,
         places: Mapping[str, str],
     ) -> Blocker | None:
-        """Return the blocker for a package that uv named.
+        """Return the blocker that describes a package named in uv's error.
 
         Return None if the package does not prevent a solution.
         """
@@ -253,10 +251,10 @@ class Diagnosis:
     def fitting(
         self, profile: Profile, target: upstream.Target, name: str, proof: str = ""
     ) -> dict[Version, upstream.Release]:
-        """Return the releases of a package that satisfy the profile and uv's error (`proof`).
+        """Return the releases of a package that satisfy the profile and the limits in uv's error.
 
-        If the version limits in `proof` contradict each other, return the releases that satisfy any
-        of the limits.
+        `proof` is the text of the error. If its version limits contradict each other, return the
+        releases that satisfy any of them.
         """
         index = self.index(profile.resolution.as_of)
         versions = allowed(profile, target, name)
@@ -272,10 +270,10 @@ class Diagnosis:
     def required_by_source(
         self, name: str, versions: SpecifierSet, as_of: str | None
     ) -> tuple[str, ...]:
-        """Return the requirements that the source of the newest release within `versions` declares.
+        """Return the requirements that a source distribution of a package declares.
 
-        Return an empty tuple if there is no source, if the source is too large, or if it declares
-        no requirements.
+        The source distribution is that of the newest release within `versions`. Return an empty
+        tuple if there is none, if it is too large, or if it declares no requirements.
         """
         releases = [*self.index(as_of).fitting(name, versions).values()]
         sdist = releases[-1].sdist if releases else None
@@ -334,9 +332,10 @@ def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
 
 
 def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
-    """Return the blockers that force outdated versions that could be avoided.
+    """Return the blockers that force outdated versions, if these can be avoided.
 
-    An outdated version cannot be avoided if one of its blockers has neither a wheel nor a source.
+    An outdated version cannot be avoided if one of the packages that cause it has neither a wheel
+    nor a source distribution.
     """
     versions = {
         *chain.from_iterable(blocker.instead for blocker in blockers if blocker.kind == "wheel")

@@ -1,4 +1,4 @@
-"""Choose a framework release, a Python and package versions that fit a project, by running uv.
+"""Use uv to choose a framework release, a Python and package versions that fit a project.
 
 There are two kinds of search. The first leaves the framework's release open and tries one Python
 version after another. The second replaces pins with lower bounds and finds the nearest later
@@ -82,14 +82,14 @@ class Way(NamedTuple):
 
 
 class Chooser:
-    """A search with uv for package versions that fit together on the first platform of a profile.
+    """A search with uv for package versions that fit together on a profile's first platform.
 
-    `diagnosis` provides the facts that the command has read from indexes. `sources` are packages
-    known to have no wheels. Packages to be built are not passed to uv, but their requirements are.
-    For the packages in `unasked`, which the user did not ask to build, the requirements are not
-    passed either. If the Python version is already decided (`settled`), packages that have wheels
-    only for other Python versions are also treated as packages to be built. `report` is called with
-    a line of text for each uv run.
+    `diagnosis` provides what the command has read from indexes. `sources` are packages known to
+    have no wheels. Packages to be built are not passed to uv, but their requirements are. For the
+    packages in `unasked`, which the user did not ask to build, the requirements are not passed
+    either. If the Python version is already decided, it is given as `settled`, and packages that
+    have wheels only for other Python versions are also treated as packages to be built. `report` is
+    called with a line of text for each uv run.
     """
 
     def __init__(
@@ -121,11 +121,12 @@ class Chooser:
     def alternatives(
         self, python: str, limits: Iterable[str] = (), pythons: Sequence[Line] = ()
     ) -> Iterator[Way]:
-        """Yield the framework releases and Python versions for which all requirements have wheels.
+        """Yield framework releases and Python versions with which every requirement has a wheel.
 
         `limits` are the project's constraints on the framework, and `pythons` are its constraints
         on Python. Python versions are tried from the nearest to the farthest, with unsupported
-        versions last. Newer framework releases are tried only if no other release fits.
+        versions last. Newer framework releases are tried only if the profile's release and older
+        ones do not fit.
         """
         profile = self._profile
         every = [*profile.choices()]
@@ -142,8 +143,9 @@ class Chooser:
     def moved(
         self, python: str, lines: Iterable[Line], pythons: Sequence[Line] = ()
     ) -> Iterator[tuple[Answer, dict[str, str]]]:
-        """Yield solutions with the nearest later versions, and the versions that differ from a pin.
+        """Yield solutions that replace pinned versions with the nearest later versions that fit.
 
+        Each solution is yielded with the versions that do not match their pin, by package name.
         `lines` are the requirements in the project's files. The first solution keeps the
         framework's release if it is pinned. The second solution may change the release.
         """
@@ -242,7 +244,7 @@ class Chooser:
     def _with_needs(
         self, question: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
     ) -> Profile:
-        """Return a copy of `question` with the requirements of the packages to be built added."""
+        """Return a copy of `question` with the requirements of the packages to be built."""
         requirements: list[str] = []
         for name in sorted({*sources} - self._unasked):
             versions = allowed(profile, target, name)
@@ -262,7 +264,10 @@ class Chooser:
     def _asked(
         self, profile: Profile, python: str, *options: str, before: Mapping[str, str]
     ) -> tuple[Found, ...]:
-        """Return uv's solution. Raise `UnresolvableError` if there is none."""
+        """Run uv for a profile and return its solution.
+
+        Raise `UnresolvableError` if there is no solution.
+        """
         packages = counted(len(profile.requirements), "package")
         self._report(f"{profile.name}: asking for {packages} with Python {python}")
         platform = profile.platforms[0]
@@ -284,7 +289,10 @@ class Chooser:
             return error
 
     def _never_built(self, profile: Profile) -> frozenset[str]:
-        """Return the packages to build whose fitting releases have no wheel for any platform."""
+        """Return the packages that must be built because no fitting release has a wheel at all.
+
+        Only packages that the project allows to be built are considered.
+        """
         build = profile.resolution.build
         required = tuple(map(distribution, profile.requirements))
         names = required if build is True else build or ()
@@ -299,13 +307,13 @@ class Chooser:
         return frozenset(alone)
 
     def absent(self, names: Collection[str]) -> frozenset[str]:
-        """Return the packages in `names` that no index has."""
+        """Return those of the named packages that no package index has."""
         index = self._diagnosis.index()
         index.prefetch(names)
         return frozenset(n for n in names if not index.releases(n) and n not in index.problems)
 
     def too_old(self, names: Iterable[str]) -> frozenset[str]:
-        """Return the packages whose fitting releases have neither a source nor a usable wheel."""
+        """Return those packages whose fitting releases have neither a usable wheel nor a source."""
         old = set[str]()
         for name in names:
             fitting = self._fitting(self._profile, name)
@@ -319,14 +327,17 @@ class Chooser:
         return [*self._diagnosis.fitting(profile, target, name, proof).values()]
 
     def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
-        """Return the Python versions for which a release has a wheel for the first platform."""
+        """Return the Python versions for which any of the releases has a wheel.
+
+        Only wheels for the profile's first platform are considered.
+        """
         return frozenset(upstream.pythons(releases, self._profile.platforms[0]))
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
-        """Return the Python versions to try.
+        """Return the Python versions to try, in order.
 
-        Supported versions come first. Among these, and among the others, the nearest to `python`
-        come first.
+        Versions that are still supported come before all others. Within both groups, the versions
+        are sorted by their distance from `python`, nearest first.
         """
         of_builds = set[str]()
         for choice in self._profile.choices().values():
@@ -342,7 +353,7 @@ class Chooser:
         return sorted(release.allowed(possible, limits), key=rank)
 
     def _way(self, before: str, answer: Answer, asked: Profile) -> Way:
-        """Return the alternative that uv's answer to the question `asked` stands for.
+        """Return the alternative that follows from uv's solution for the profile `asked`.
 
         It contains the reasons for the alternative. `before` is the original Python version.
         """
@@ -427,9 +438,9 @@ def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Pro
 def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
     """Return a copy of a profile in which lower bounds replace exact pins.
 
-    Packages without a lower bound are dropped, because uv would choose their oldest release. They
-    are then installed only if other packages depend on them. The same applies to the framework's
-    own parts.
+    Packages without a lower bound are dropped, because uv would choose their oldest release. The
+    packages that a build of the framework consists of are also dropped. Dropped packages are
+    installed only if other packages depend on them.
     """
     framework = FRAMEWORKS[profile.framework]
     texts = {line.name: line.text for line in lines}

@@ -1,8 +1,8 @@
-"""Compare a lock with its profile and with the lock that it replaces. These functions are pure.
+"""Compare a lock with its profile and with the lock that it replaces.
 
-Because of a dependency or an edit, a lock can contain a framework build that can be installed but
-never uses the device, in place of the build for this hardware. A new lock may add packages, drop
-packages, or change their versions.
+Because of a dependency or an edit, a lock can contain a framework build for other hardware, which
+can be installed but never uses the device. Apart from that, a new lock may add packages, drop
+packages, or change their versions. The functions in this module have no side effects.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _DIGITS = 9
 
 
 def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
-    """Return the lock in `origin`, unless it was made for another profile of the same name.
+    """Return the lock in `origin` if it was made for the profile in `origin`.
 
-    Return None in that case, or if `origin` is None.
+    Return None if the lock was made for another profile of the same name, or if `origin` is None.
     """
     if origin and origin[1].inputs == inputs_digest(origin[0]):
         return origin[1]
@@ -79,10 +79,10 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
 def _objection(
     file: File, profile: Profile, platform: types.Platform, expected: File | None
 ) -> str:
-    """Return the reason why a file is wrong for this hardware, or "" if it is not wrong.
+    """Return the reason why a file is wrong for this hardware, or "" if it is not.
 
-    `expected` is the same package in the profile's own lock. The two are compared only if their
-    versions are equal, since a project may choose another release.
+    `expected` is the file of the same package in the profile's own lock. The two files are compared
+    only if their versions are equal, because a project may choose another release.
     """
     framework = FRAMEWORKS[profile.framework]
     is_build = file.name in framework.builds
@@ -110,7 +110,7 @@ def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
 
 
 def decided_again(before: Lock | None, after: Decided | None) -> str:
-    """Return a message that says how the framework release or the Python version changed, and why.
+    """Return a message about a changed framework release or Python version, with the reason.
 
     Return an empty string if neither has changed since the earlier lock, or if the project's limits
     on them are still the same.
@@ -144,7 +144,10 @@ def later_day(decided: Decided | None) -> str:
 
 
 def in_images(lock: Lock) -> str:
-    """Return a line that lists the Debian packages that wheels need in images, or "" if none."""
+    """Return a line that lists the Debian packages that wheels need in container images.
+
+    Return an empty string if the wheels need none.
+    """
     for target in lock.targets:
         if needs := target.system_packages:
             packages = ", ".join(name for name, wheels in needs.items() if wheels)
@@ -155,9 +158,9 @@ def in_images(lock: Lock) -> str:
 
 
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
-    """Yield a message for each required wheel that is missing and each wheel that nothing requires.
+    """Yield a message for each missing required wheel and for each wheel that nothing requires.
 
-    Yield nothing for a profile's own lock, since such a lock does not record requirements.
+    Yield nothing for a profile's own lock, because such a lock does not record requirements.
     """
     from packaging.requirements import Requirement
 
@@ -180,7 +183,7 @@ def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
 
 
 def changes(before: Lock | None, after: Lock) -> list[str]:
-    """Return a line for each changed package.
+    """Return a line for each package that was added, removed or changed.
 
     Return an empty list if there is no earlier lock to compare with, or if either lock has no
     targets.
@@ -209,11 +212,11 @@ def moved(changes: Iterable[str]) -> Iterator[str]:
 
 
 def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple[str, str]]:
-    """Yield the label of each lock that differs from others of its environment, and a message.
+    """Yield a label and a message for each lock that differs from others in its environment.
 
     The message lists the packages whose version is not the most common one in the environment. Each
     item of `locks` contains the name of an environment (which may be empty), a label and a lock.
-    Frameworks and their companions may have any version. Debian packages are not compared, since
+    Frameworks and their companions may have any version. Debian packages are not compared, because
     they depend on each profile's base image.
     """
     versions: dict[tuple[str, str], dict[str, str]] = {}
@@ -234,7 +237,7 @@ def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple
 
 
 def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
-    """Yield notes on the requirements that this hardware cannot use, and on any replacements."""
+    """Yield notes on requirements that are replaced or left out because of the hardware."""
     without = []
     for name in dict.fromkeys(map(distribution, requirements)):
         other = instead_of(name, profile)
@@ -261,10 +264,10 @@ def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
 
 
 def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
-    """Return the version of each package, by the package's name.
+    """Return the version of each package, by package name.
 
-    If a package's versions differ between targets, they are joined with commas. With `of_python`,
-    only Python packages are included.
+    If a package has different versions for different targets, they are joined with commas. With
+    `of_python`, only Python packages are included.
     """
     versions: dict[str, set[str]] = {}
     for target in lock.targets:
@@ -275,7 +278,10 @@ def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
 
 
 def _version(file: File) -> str:
-    """Return a file's version, with the commit or hash of its source if the project names one."""
+    """Return a file's version.
+
+    If the project specifies the file's source, the source's commit or hash is appended.
+    """
     recipe = file.recipe
     if recipe and "/" in recipe.location:
         return f"{file.version} ({(recipe.commit or recipe.sha256)[:_DIGITS]})"
@@ -283,9 +289,9 @@ def _version(file: File) -> str:
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
-    """Return the reasons why a lock no longer fits its profile. Empty if the lock fits.
+    """Return the reasons why a lock no longer fits its profile.
 
-    No other files are read.
+    Return an empty tuple if the lock fits. No other files are read.
     """
     from packaging.requirements import Requirement
     from packaging.version import Version

@@ -81,9 +81,10 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def release(self) -> tuple[str, ...]:
-        """The project's framework release and Python version, as text.
+        """The framework release and the Python version of a project's lock, as text.
 
-        Empty outside of a project, or if the profile does not pin a framework release.
+        Empty for a lock that does not belong to a project, or if the profile does not pin a
+        framework release.
         """
         if isinstance(self.profile, InvalidError) or not self.environment:
             return ()
@@ -97,9 +98,9 @@ def entries(
     output_dir: Path | None = None,
     choosing: variants.ReleaseOptions = variants.ANY,
 ) -> Iterator[Entry]:
-    """Yield the locks to create for one profile or all profiles.
+    """Yield the locks to create for one profile or for all profiles.
 
-    In a project, these are the locks of each environment.
+    In a project, yield the locks of each of its environments.
     """
     if settings.definition is not None:
         for entry in of_project(settings, name, choosing):
@@ -135,10 +136,10 @@ def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
 def of_project(
     settings: Settings, name: str | None = None, choosing: variants.ReleaseOptions = variants.ANY
 ) -> Iterator[Entry]:
-    """Yield the locks to create for a project, or only those for one profile.
+    """Yield the locks to create for a project, or only those for the profile `name`.
 
     Opt-in profiles are skipped unless the project lists them. Profiles for a framework that the
-    environment does not use are skipped as well. If an environment cannot be read, or if no profile
+    environment does not use are also skipped. If an environment cannot be read, or if no profile
     fits it, yield an entry that contains the error, so that the other environments can still be
     locked.
 
@@ -194,10 +195,11 @@ def _of_environment(
     *,
     required: bool,
 ) -> list[Entry]:
-    """Return the locks to create for one environment, for one profile or all.
+    """Return the locks to create for one environment.
 
-    `frameworks` are the frameworks of all environments. A profile for another environment's
-    framework is used only if no profile fits this environment's own framework.
+    If `name` is given, return only the lock for that profile. `frameworks` are the frameworks of
+    all environments. A profile for another environment's framework is used only if no profile fits
+    this environment's own framework.
     """
     names = (project.alias_of(name),) if name else project.names(folders)
     framework, _ = project.framework
@@ -259,11 +261,11 @@ def _entry(
 
 
 def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
-    """Return a profile's lock, or None if it has none.
+    """Return a profile's lock, or None if the profile has no lock.
 
-    If the user's lock is damaged or stale, return the shipped lock instead, provided that the
-    shipped lock matches the profile. Raise `InvalidError` if the user's lock is damaged and no
-    shipped lock matches.
+    If the user's lock is damaged or stale, return the shipped lock instead, provided that it
+    matches the profile. Raise `InvalidError` if the user's lock is damaged and no shipped lock
+    matches.
     """
     path = profile_lock.path_for(profile.name, folders)
     try:
@@ -298,9 +300,9 @@ def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
 def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
     """Return whether locking failed as a whole.
 
-    `locks` says for each lock whether the user named its profile, and whether the lock is usable.
-    Locking failed if the lock of a named profile is unusable, or if there are locks and all of them
-    are unusable.
+    Each item of `locks` says whether the user named the lock's profile, and whether the lock is
+    usable. Locking failed if the lock of a named profile is unusable, or if there are locks and all
+    of them are unusable.
     """
     every = tuple(locks)
     unusable = [is_required for is_required, is_usable in every if not is_usable]
@@ -308,10 +310,10 @@ def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
 
 
 def read_earlier(path: Path | None, load: Callable[[Path], _Lock]) -> tuple[_Lock | None, str]:
-    """Return the existing lock, or None and the reason why the lock cannot be read.
+    """Read the existing lock at `path`, and return it with an empty string.
 
-    The reason is empty if there is no lock. An unreadable lock is not an error, since a new lock
-    will replace it.
+    If the lock cannot be read, return None and the reason. If there is no lock, return None and an
+    empty string. An unreadable lock is not an error, because a new lock will replace it.
     """
     if path is None:
         return None, ""
@@ -395,8 +397,8 @@ class CondaEntry(Struct, frozen=True, kw_only=True):
 def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Iterator[CondaEntry]:
     """Yield the conda locks to create in `folder`.
 
-    If `name` is given, this is the lock for that profile. Otherwise, these are the locks for all
-    profiles that support the conda backend. Raise `InvalidError` for a profile that cannot be read.
+    If `name` is given, yield only the lock for that profile. Otherwise, yield the locks for all
+    profiles that support the conda backend. Raise `InvalidError` if a profile cannot be read.
     """
     for profile_name in (name,) if name else profile_files.names(library.folders):
         profile = profile_files.load(profile_name, library.folders)
@@ -441,14 +443,14 @@ def conda_of_project(
 
 
 def is_conda_needed(variant: Profile, path: Path) -> bool:
-    """Return whether a project's lock at `path` needs a conda lock beside it or already has one."""
+    """Return whether a project's lock at `path` needs or has a conda lock beside it."""
     return variant.backends == ("conda",) or conda_lock.beside(path).is_file()
 
 
 def conda_problems(variant: Profile, path: Path) -> tuple[str, ...]:
-    """Return the problems of the conda lock beside a project's lock at `path`.
+    """Return the problems with the conda lock beside a project's lock at `path`.
 
-    Empty if there are no problems, or if no conda lock is needed.
+    Return an empty tuple if there are no problems, or if no conda lock is needed.
     """
     if not is_conda_needed(variant, path):
         return ()
@@ -476,8 +478,8 @@ def conda_solved(
     """Return the existing conda lock (or None) and the new one.
 
     Versions that still fit are kept, except with `upgrade` and for the packages in `packages`. If
-    the existing lock is up to date, it is also returned as the new one, without reading the
-    channels. With `again`, the lock is solved anyway. Raise the same errors as `solve.lock`.
+    the existing lock is up to date, it is also returned as the new one, and the channels are not
+    read. With `again`, the lock is solved in any case. Raise the same errors as `solve.lock`.
     """
     from envbuilder.packages.conda import solve
 
@@ -495,7 +497,7 @@ def conda_solved(
 def conda_names(path: Path | None) -> frozenset[str]:
     """Return the normalized names of the packages in a conda lock.
 
-    Empty if there is no lock or if it cannot be read.
+    Return an empty set if there is no lock or if it cannot be read.
     """
     lock, _ = read_earlier(path, conda_lock.load)
     return _conda_names(lock) if lock else frozenset()
@@ -543,8 +545,8 @@ def save(
 ) -> None:
     """Write the locks and then the other files. Either all of them are written or none.
 
-    Raise `InvalidError` if a new lock could not be read back. Also raise `InvalidError`, with
-    `hint`, if a file cannot be written.
+    Raise `InvalidError` if a new lock could not be read back, or if a file cannot be written. In
+    the latter case, the error has the given hint.
     """
     contents = {path: content(lock) for path, lock in locks.items()}
     for path, lock in locks.items():

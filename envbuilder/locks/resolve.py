@@ -1,8 +1,9 @@
-"""Resolve a profile to a lock: exact files with a sha256, for each of its platforms and Pythons.
+"""Resolve a profile to a lock, which lists exact files with their sha256.
 
-uv is run separately for each platform and Python version. It uses the user's own package index and
-a static index of the packages that come from named upstream indexes. This module prepares the uv
-runs. It also records which hashes in the result were read from an index and which are only claimed.
+uv is run separately for each of the profile's platforms and Python versions. It uses the user's own
+package index and a static index of the packages that come from the upstream indexes that the
+profile names. This module prepares the uv runs. It also records which hashes in the result were
+read from an index and which are only claimed by a public lock file.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def resolve(
 
     Versions in `previous` are kept if they still fit, except with `upgrade` and for the packages in
     `upgrade_packages`. Those packages are updated to the newest version that fits the others. For a
-    project's variant, `origin` is the original profile with its lock, from which unchanged parts
-    are taken. `memory` and `suites` contain answers that the command already has.
+    project's variant of a profile, `origin` is the original profile with its lock, from which
+    anything unchanged is taken. `memory` and `suites` contain results that the command already has.
 
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and contains the
     reason. `explain` finds the packages that prevent a target from being resolved. `find_outdated`
@@ -194,7 +195,10 @@ def resolve(
 
 
 def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
-    """Return a function that asks uv whether a profile can be resolved for a target."""
+    """Return a function that uses uv to check whether a profile can be resolved for a target.
+
+    The function returns uv's solution, or the error if there is none.
+    """
 
     def ask(profile: Profile) -> tuple[Found, ...] | UnresolvableError:
         with start(profile, offers=offered.on(place)) as uv:
@@ -209,7 +213,7 @@ def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
 
 @contextlib.contextmanager
 def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterator[dict[Place, Uv]]:
-    """Yield a `Uv` for each target of a profile. Each has an index of the target's offers."""
+    """Yield a `Uv` for each target of a profile, with an index of the wheels offered for it."""
     uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
@@ -246,7 +250,7 @@ class _Solution(NamedTuple):
 
 
 def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
-    """Return requirements for packages to use instead of packages that conflict with each other."""
+    """Return requirements for packages that can be installed in place of conflicting ones."""
     clashes = (e for e in solution.failures.values() if isinstance(e, ClashError))
     return sorted({clash.instead for clash in clashes} - {"", *asked.requirements})
 
@@ -254,7 +258,7 @@ def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
 def _with_interpreters(
     targets: Iterable[Target], profile: Profile, settings: Settings, basis: Lock | None
 ) -> tuple[Target, ...]:
-    """Return the targets. Each target that uses a standalone Python gets that interpreter."""
+    """Return the targets, and add an interpreter to each target that uses a standalone Python."""
     everywhere = settings.definition is not None or profile.python.managed
     return tuple(
         replace(target, interpreter=interpreters.of_target(target, basis))
@@ -265,9 +269,10 @@ def _with_interpreters(
 
 
 def _named_sources(profile: Profile, foundry: SourceLocker) -> dict[Source, Offer]:
-    """Return an offer for each source that the project names for one of the profile's targets.
+    """Return an offer for each package source that the project specifies.
 
-    Raise `UnresolvableError` if a source is unavailable.
+    Sources that serve none of the profile's targets are left out. Raise `UnresolvableError` if a
+    source is unavailable.
     """
     offers = {}
     for source in profile.resolution.sources:
@@ -290,7 +295,7 @@ def _obstacles(
     ask_of: Callable[[Place], Ask],
     explain: Explain,
 ) -> dict[Place, Sequence[Blocker]]:
-    """Return the packages that prevent each unresolved target from being resolved."""
+    """Return the packages that prevent targets from being resolved, by target."""
     obstacles: dict[Place, Sequence[Blocker]] = {}
     for target, failure in solution.failures.items():
         if isinstance(failure, OutdatedError):
@@ -306,9 +311,9 @@ def _offers(
     foundry: SourceLocker,
     solution: _Solution,
 ) -> list[Offer]:
-    """Return an offer for each package that has no wheel and may be built.
+    """Return an offer for each package that has no wheel and that may be built.
 
-    If a package cannot be built, the failure is recorded for its target.
+    If a package cannot be built, record the failure for its target in `solution`.
     """
     offers = []
     for (platform, python), blockers in obstacles.items():
@@ -338,7 +343,7 @@ def _finished(
     *,
     may_lack: bool,
 ) -> _Solution:
-    """Return the solution, in which packages to be built have built wheels or locked sources.
+    """Return the solution after adding built wheels or locked sources for the packages to build.
 
     With `may_lack`, the lock may omit targets that cannot be resolved. Otherwise, or if no target
     is left, raise the `UnresolvableError` of the first target that cannot be resolved.
@@ -377,7 +382,7 @@ def _targets(
 ) -> _Solution:
     """Resolve each target of a profile. In a project, also record what each package requires.
 
-    `lacking` contains the platforms that cannot be resolved, with the reason for each.
+    `lacking` maps each platform that cannot be resolved to the reason.
     """
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
@@ -424,12 +429,13 @@ def _tools(
     earlier: Iterable[Lock | None],
     on_progress: Callable[[str], None],
 ) -> tuple[dict[types.Platform, File], dict[str, str]]:
-    """Return the wheels of the profile's uv version, by platform, and their URLs by sha256.
+    """Return the uv wheels for the profile by platform, and their URLs by sha256.
 
-    The wheels are taken from an earlier lock if it has this version. They contain the uv that
-    installs packages, because that uv determines the installed bytes. The uv that resolves packages
-    depends on the machine, and the lock records its choices. A project's rules for packages do not
-    apply here.
+    The wheels are those of the uv version that the profile specifies. They are taken from an
+    earlier lock if it has this version. They contain the uv that installs packages, which is locked
+    because it determines the installed bytes. The uv that resolves packages is not locked. It
+    depends on the machine, but its choices are recorded in the lock. A project's rules for packages
+    do not apply to these wheels.
     """
     for lock in earlier:
         versions = {p: f.version for p, f in lock.tools.items()} if lock else {}

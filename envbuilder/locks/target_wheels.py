@@ -91,7 +91,10 @@ def left_out(profile: Profile) -> frozenset[str]:
 
 
 def without(profile: Profile, names: Collection[str]) -> Profile:
-    """Return a copy of a profile that omits some packages even if other packages require them."""
+    """Return a copy of a profile that omits the named packages.
+
+    They are omitted even if other packages require them.
+    """
     exclude = (*profile.resolution.exclude, *sorted(names))
     return msgspec.structs.replace(
         profile,
@@ -126,10 +129,10 @@ def resolver(
 
 
 def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
-    """Return a copy of `uv` with those of the profile's overrides that apply to a target.
+    """Return a copy of `uv` that uses the profile's overrides that apply to a target.
 
-    The other overrides are omitted, because uv would leave out a package altogether if its
-    override's marker did not match.
+    The other overrides are not passed, because uv leaves out a package altogether if the marker of
+    its override does not match.
     """
     needs = map(Requirement, profile.resolution.overrides)
     holding = [need for need in needs if applies(need.marker, platform, python)]
@@ -143,11 +146,11 @@ def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) 
 
 
 def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform, str]:
-    """Return the platforms that cannot be resolved because a named index lacks a required version.
+    """Return the platforms that cannot be resolved, with a message that says what is missing.
 
-    The values are messages that say what is missing. On platforms for which PyPI has the same
-    build, the framework may be missing from the index. A companion of the framework must be
-    available in the version that goes with the framework's release.
+    On these platforms, an index that the profile names lacks a required version. The framework may
+    be missing from the index on platforms for which PyPI has the same build. A companion of the
+    framework must be available in the version that goes with the framework's release.
     """
     row = releases.table_of(profile.framework).get(profile.release or "")
     offered: dict[str, set[str]] = {}
@@ -179,7 +182,7 @@ class Hashes:
     """A lookup of the Python versions for which the hash of a framework's wheel is known.
 
     Each index is read once. The result depends on the machine only because not every machine can
-    reach every index. What an index or a claim states is the same everywhere.
+    reach every index. The hashes in an index or a public lock file are the same on all machines.
     """
 
     def __init__(self, settings: Settings, read: Callable[[str], bytes]) -> None:
@@ -243,9 +246,9 @@ def compared(
     python: types.PythonVersion,
     contents: Mapping[str, Mapping[str, str]],
 ) -> tuple[Found, ...]:
-    """Return the wheels for a target after checking them for conflicting files.
+    """Check the wheels for a target for conflicting files, and return the wheels.
 
-    `contents` contains the files in each wheel, by the wheel's sha256. A wheel whose contents are
+    `contents` maps the sha256 of each wheel to the files in the wheel. A wheel whose contents are
     unknown is marked as unread. If stray files or programs conflict, one of the wheels gets a
     recipe that leaves these files out. Raise `ClashError` if two wheels install different bytes at
     any other path.
@@ -343,9 +346,10 @@ def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
 
 
 def _one_cuda(profile: Profile, platform: types.Platform) -> Iterator[str]:
-    """Yield constraints that keep torch from adding a second CUDA version to another framework's.
+    """Yield constraints that prevent torch from adding libraries for a second CUDA version.
 
-    Both CUDA versions would install cuDNN at the same path.
+    Otherwise, the CUDA version of torch and that of the profile's framework would both install
+    cuDNN at the same path.
     """
     build = profile.build_on(platform)
     cuda = frameworks.cuda_of(build.build) if build else ""
@@ -360,11 +364,10 @@ def _of_indexes(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels for a target.
+    """Return the wheels for a target, each from the index that the profile names for it.
 
-    Packages that have a named index are taken only from that index. uv chooses the best version
-    from all indexes, which may be PyPI's build for other hardware. In that case, uv is run again
-    without that version.
+    uv chooses the best version from all indexes, which may be PyPI's build for other hardware. In
+    that case, uv is run again without that version.
     """
     builds = FRAMEWORKS[profile.framework].builds
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
@@ -405,7 +408,7 @@ def _of_indexes(
 
 
 def _elsewhere(source: str) -> str:
-    """Return advice on what to do about a named index that cannot be reached."""
+    """Return advice on what to do if an index that the profile names cannot be reached."""
     return (
         f"lock on a machine that can reach it, or set a mirror ({indexes.mirror_setting(source)})"
     )
@@ -417,10 +420,10 @@ PATIENCE = 3
 
 
 def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]:
-    """Return the sizes in bytes of the files at some URLs, by URL. This never raises an error.
+    """Return the sizes in bytes of the files at the given URLs, by URL. Never raise an error.
 
     URLs whose size is not clearly stated are left out. A guess would be worse, because the size
-    decides whether a disk has enough space.
+    decides whether a disk is considered to have enough space.
     """
     unique = sorted(set(urls))
     connected = http.open_session() if session is None else session

@@ -1,4 +1,4 @@
 """Locate, resolve, fetch, store and install the packages that make up an environment.
 
-May import `profiles` and the rooms below it.
+This package may import `profiles` and the packages in the layers below `profiles`.
 """

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def find_links() -> tuple[Path, ...]:
-    """Return the existing local folders of wheels that uv's or pip's configuration names."""
+    """Return the local wheel folders in the configuration of uv and pip, if they exist."""
     found = map(pip.local_folder, pip.links(pip.sources(), os.environ))
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
@@ -113,10 +113,10 @@ def compiled(
     *,
     seconds: float,
 ) -> tuple[process.Completed, str]:
-    """Run uv as a resolver in a temporary folder, and return the completed process and its result.
+    """Run uv as a resolver in a temporary folder; return the completed process and uv's output.
 
-    The result is the text of the file named `result`, or an empty string if uv fails. `seconds` is
-    the time limit.
+    The output is the text of the file named `result`, or an empty string if uv fails. `variables`
+    are environment variables for uv, and `seconds` is the time limit.
     """
     with TemporaryDirectory(prefix="envbuilder-uv-") as name:
         folder = Path(name)
@@ -196,7 +196,7 @@ def fetch(
 def _other_file(
     files: Iterable[File], store: Store, folders: Sequence[Path]
 ) -> ChangedFileError | None:
-    """Return an error if a find-links folder has a different file with a missing file's name.
+    """Return an error if a find-links folder has a missing file's name with different content.
 
     Return None if there is no such file.
     """
@@ -265,7 +265,7 @@ _AGAIN = (Hint("To lock the files that it has now", ("lock",)), Hint(_ELSEWHERE)
 
 
 def _is_lacking(file: File, words: str) -> bool:
-    """Return whether uv reports that an index was reached but lacks a file's release."""
+    """Return whether uv reports that it reached the index, but found no release for a file."""
     name = rf"(?<![\w./-]){re.escape(file.name)}(?![\w.-])"
     return "No solution found" in words and re.search(name, words) is not None
 
@@ -286,10 +286,11 @@ def _ask_uv(
     files: Sequence[File],
     settings: Settings,
 ) -> dict[str, str]:
-    """Return the URL of each file by file name, by running uv with the user's configuration.
+    """Run uv with the user's configuration, and return the URL of each wheel by file name.
 
     uv resolves exactly the versions and hashes of `files`. If `platform` is None, wheels for any
-    platform are listed.
+    platform are listed. Raise `LackingError` if the source no longer has a file, and `BuildError`
+    if uv fails for another reason.
     """
     import tomllib
 
@@ -407,7 +408,7 @@ def _download_one(
 
 
 def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
-    """Return the error for a source that serves different content under a locked file's name."""
+    """Return the error for a source whose file has the name of a locked file but other content."""
     size = "" if file.size is None else f" ({file.size} bytes)"
     # `lock` asks the indexes for wheels again; what else a lock has, it keeps.
     command = ("lock",) if file.kind == "wheel" else ("lock", "--upgrade")
@@ -429,7 +430,10 @@ def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
 def _bring(
     session: Session, url: str, part: Path, file: File, advance: Callable[[int], None]
 ) -> None:
-    """Write the content of `url` to `part`, either over HTTP or from a local index."""
+    """Write the content of `url` to `part`, either over HTTP or from a local index.
+
+    Raise `UnavailableError` if the file is unavailable.
+    """
     if urlsplit(url).scheme != "file":
         download(session, url, part, advance, size=file.size)
         return

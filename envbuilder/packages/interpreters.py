@@ -27,7 +27,7 @@ _TOP = "python"
 
 
 def of_target(target: Target, previous: Lock | None) -> File | None:
-    """Return the interpreter in a target's previous lock, or otherwise the newest build.
+    """Return the interpreter from a target's previous lock or, if it has none, the newest build.
 
     Return None if there is no build for the target.
     """

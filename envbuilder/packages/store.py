@@ -40,7 +40,10 @@ _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errn
 
 
 class Store:
-    """A folder of files identified by sha256. Missing files are looked up in a shared store."""
+    """A folder of files identified by sha256, optionally backed by a shared store.
+
+    Files that are missing from the folder are looked up in the shared store.
+    """
 
     def __init__(self, root: Path, shared: Path | None = None) -> None:
         self.root = root
@@ -53,9 +56,9 @@ class Store:
         return cls(settings.store_dir, shared / STORE if shared else None)
 
     def path(self, sha256: str) -> Path:
-        """Return a file's path in this store or, if the file is only there, in the shared store.
+        """Return a file's path in this store, or in the shared store if it exists only there.
 
-        The file need not exist.
+        The file need not exist in either of them.
         """
         target = _below(self.root, sha256)
         if self.shared is not None and not _is_file(target):
@@ -78,16 +81,15 @@ class Store:
         return 0
 
     def is_shared(self, sha256: str) -> bool:
-        """Return whether the file would be taken from the shared store."""
+        """Return whether `path` returns the file in the shared store instead of this one."""
         return not self.path(sha256).is_relative_to(self.root)
 
     @contextlib.contextmanager
     def receiving(self, sha256: str) -> Iterator[Path]:
-        """Yield the path at which to write a file.
+        """Yield the path at which to write a file for the store.
 
-        It may contain a partial download to be continued.
-
-        Only one process at a time writes a given file. Other processes wait.
+        The path may already contain a partial download, which can be continued. Only one process at
+        a time can write a given file; other processes wait.
         """
         from filelock import FileLock
 
@@ -123,9 +125,11 @@ class Store:
         self._keep(part, file.sha256)
 
     def take(self, sha256: str, chunks: Iterable[bytes]) -> None:
-        """Write a file to the store; `chunks` must raise an exception if the bytes are wrong.
+        """Write chunks of bytes to the store as a file.
 
-        If any exception occurs, including `OSError` for a full disk, no partial file is kept.
+        The caller must make sure that `chunks` raises an exception if the bytes do not match
+        `sha256`. If any exception occurs, including `OSError` for a full disk, no partial file is
+        kept.
         """
         with self.receiving(sha256) as part:
             try:
@@ -149,10 +153,10 @@ class Store:
         part.replace(target)
 
     def derived(self, sha256: str, what: str, kind: type[_T], make: Callable[[Path], _T]) -> _T:
-        """Return the result of applying `make` to a file's path. The result is cached.
+        """Return the result of applying `make` to a file's path.
 
-        The cached result is used until the file changes. `what` identifies the kind of result and
-        contains a number, which must be changed whenever `make` changes.
+        The result is cached until the file changes. `what` identifies the kind of result. It
+        contains a number that must be changed whenever `make` changes.
         """
         path = self.path(sha256)
         status = path.stat()
@@ -160,7 +164,10 @@ class Store:
         return self.remembered(f"{sha256} {facts}", kind, lambda: make(path))
 
     def remembered(self, inputs: str, kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return the cached result of `make`; `inputs` identifies everything that determines it."""
+        """Return the result of `make`, which is cached under `inputs`.
+
+        `inputs` must identify everything that determines the result.
+        """
         key = hashlib.sha256(inputs.encode()).hexdigest()
 
         def derive() -> _T:
@@ -217,7 +224,7 @@ class Store:
         return True
 
     def _damaged(self, file: File, source: Path, actual: str) -> BuildError:
-        """Return the error about a damaged file, after removing the file if it is in this store."""
+        """Remove a damaged file if it is in this store, and return the error to raise."""
         shared = self.is_shared(file.sha256)
         if not shared:
             source.unlink()
@@ -259,7 +266,7 @@ _FOLDERS = (STORE, "datasets", "bases")
 def objection(root: Path) -> str:
     """Return the reason why a shared store cannot be used, or an empty string if it can be used.
 
-    The reason may concern only a part of the shared store.
+    The reason may concern only one of the folders in the shared store.
     """
     try:
         present = {path.name for path in root.iterdir()}
@@ -289,7 +296,7 @@ files of the `cuda` profile and 3.6 for the CPU wheel of torch."""
 
 
 def unpacked(files: Iterable[File]) -> int:
-    """Return a lower bound for the number of bytes that files take up once installed."""
+    """Return a lower bound for the disk space in bytes that files need after installation."""
     return int(UNPACKED * sum(f.room for f in files))
 
 
@@ -303,10 +310,10 @@ class Disk(Struct, frozen=True, kw_only=True):
 
 
 def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settings) -> None:
-    """Raise `BuildError` if a disk has less free space than needed, as far as sizes are known.
+    """Raise `BuildError` if a file system has less free space than a build needs.
 
-    `files` are to be downloaded. Files that are already in the store need no space. `rooms` are
-    needed in addition.
+    `files` are to be downloaded, except for those already in the store. `rooms` is the space needed
+    for other purposes. Files of unknown size are not counted.
     """
     missing = _missing(files, settings)
     unknown = sum(1 for f in missing if not f.room)
@@ -344,7 +351,10 @@ def _missing(files: Iterable[File], settings: Settings) -> list[File]:
 
 
 def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
-    """Return the file systems that contain the given folders. Unreadable folders are left out."""
+    """Return the file systems that contain the given folders, with the space needed on each.
+
+    Unreadable folders are left out.
+    """
     by_device: dict[int, Disk] = {}
     for room in rooms:
         folder = existing(Path(room.folder))

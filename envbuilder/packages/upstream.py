@@ -1,14 +1,14 @@
-"""Known wheels and sources: the pages of the user's indexes and of named upstream indexes.
+"""Known wheels and sources, read from the user's indexes and from upstream indexes with a name.
 
-A named index has three sources of offers, best first: the index itself, if it answers; wheels in
-the user's own find-links folders; and claims that ship with envbuilder. A claim is a hash from a
-third-party lock file or from a public copy of the index (`profiles/releases/`). Claims make it
-possible to lock a profile even if the index cannot be reached. The download then confirms or
-refutes the claims. An index that answers, such as a partial mirror, offers only the files that it
-lists. No claim is written from memory: each claim names its source.
+The offers of an upstream index come from three sources, best first: the index itself, if it
+answers; wheels in the user's own find-links folders; and claims that ship with envbuilder. A claim
+is a hash from a third-party lock file or from a public copy of the index (`profiles/releases/`).
+Claims make it possible to lock a profile even if the index cannot be reached. The download then
+confirms or refutes the claims. An index that answers, such as a partial mirror, offers only the
+files that it lists. No claim is written from memory: each claim names its source.
 
-This module is long because an index's offers and the releases known on a day are read from the same
-pages.
+This module is long because the offers of an index and the releases that it had on a given day are
+read from the same pages.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Links(HTMLParser):
 
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offer]:
-    """Return the wheels on an index page (JSON or HTML).
+    """Return the wheels of a distribution that an index page (JSON or HTML) lists.
 
     A wheel's sha256 is empty if the page does not state it.
     """
@@ -182,9 +182,10 @@ def _html_links(text: str, url: str) -> list[Listed]:
 
 
 def version_of(file: str, distribution: str) -> Version | None:
-    """Return the version of a wheel or source of this distribution, or None for any other file.
+    """Return the version in the file name of a distribution's wheel or source archive.
 
-    Wheel tags are not parsed here, since pages list thousands of wheels.
+    Return None for any other file. Wheel tags are not parsed here, because pages list thousands of
+    wheels.
     """
     parts = file.removesuffix(".whl").split("-")
     try:
@@ -213,7 +214,10 @@ def read_url(url: str, session: Session | None = None) -> bytes:
 
 
 def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
-    """Return an index page or a listing of a local folder; raise `OSError` if it cannot be read."""
+    """Return an index page, or an HTML list of the files in a local folder.
+
+    Raise `OSError` if the page or folder cannot be read.
+    """
     folder = pip.local_folder(address)
     if folder is None:
         return (read or read_url)(address)
@@ -225,7 +229,10 @@ def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
 
 
 def admits(link: Listed, python: str) -> bool:
-    """Return whether a file's `requires_python` allows a Python version."""
+    """Return whether a file's `requires_python` allows a Python version.
+
+    An invalid `requires_python` allows every version.
+    """
     try:
         specifier = SpecifierSet(link.requires_python)
     except InvalidSpecifier:
@@ -236,9 +243,10 @@ def admits(link: Listed, python: str) -> bool:
 def files_of(
     name: str, addresses: Iterable[str], read: Callable[[str], bytes], problems: dict[str, OSError]
 ) -> Iterator[tuple[Version, Listed]]:
-    """Yield the wheels and source distributions of a package that index pages list.
+    """Yield the versions and files of a package that index pages list.
 
-    If a page cannot be read, its error is added to `problems`.
+    The files are wheels and source distributions. If a page cannot be read, the error is added to
+    `problems` under the page's address.
     """
     for address in addresses:
         try:
@@ -301,7 +309,7 @@ def read_wheel(path: Path) -> Offer:
 
 
 def claims(distribution: str, source: str) -> tuple[Offer, ...]:
-    """Return an index's wheels with claimed hashes, from the tables in `profiles/releases/`.
+    """Return a distribution's wheels on an index, with claimed hashes from `profiles/releases/`.
 
     `hashes.csv` contains the hashes of the wheels. `requires.csv` contains the wheels' requirements
     by release and build, where an empty build stands for the CPU build. Only the rows for this
@@ -342,9 +350,9 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
 
 
 def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> list[Offer]:
-    """Return the wheels of a distribution in folders on this machine.
+    """Return offers for the wheels of a distribution in folders on this machine.
 
-    A wheel is not read again unless it changes, since the wheels of frameworks are large.
+    Results are cached until a wheel changes, because the wheels of frameworks are large.
     """
 
     def offer(path: Path) -> Offer:
@@ -368,10 +376,11 @@ def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> l
 def merge(
     upstream: Iterable[Offer], local: Iterable[Offer], claimed: Iterable[Offer], source: str
 ) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
-    """Return one offer per file name, from the best source, and notes about contradictions.
+    """Merge the offers of an index into one offer per file name, and note contradictions.
 
-    Claims are used only if the index lists nothing. Raise `InvalidError` for a local file that
-    contradicts the upstream index or a claim.
+    Return the offers and the notes. For each file, the best source is used. Claims are used only if
+    the index lists nothing. Raise `InvalidError` for a local file that contradicts the upstream
+    index or a claim.
     """
     by_file = {o.file: o for o in claimed}
     notes = []
@@ -494,7 +503,7 @@ class Release(Struct, frozen=True, kw_only=True):
         return any(admits(file, python) for file in (*wheels, self.sdist) if file)
 
     def usable(self, ranks: Mapping[Tag, int]) -> Listed | None:
-        """Return the wheel with the best-ranked tag, or None if no wheel has any of the tags."""
+        """Return the wheel whose tag has the best rank, or None if no wheel's tag has a rank."""
         best: tuple[int, Listed] | None = None
         for wheel in self.wheels:
             rank = best_rank(wheel.file, ranks)
@@ -515,7 +524,7 @@ def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str,
 
 
 class Index:
-    """The content of the user's indexes on a given day. Each page is read only once."""
+    """The releases on the user's indexes as of a given day. Each index page is read only once."""
 
     def __init__(
         self,
@@ -524,10 +533,10 @@ class Index:
         stated: Callable[[Listed], list[str] | None],
         as_of: str | None = None,
     ) -> None:
-        """Store the functions that read an index.
+        """Store the locations of the indexes and the functions that read them.
 
-        `read` returns a page. `stated` returns a wheel's requirements, or None if the wheel cannot
-        be read. `as_of` is the day, and None means today.
+        `read` returns an index page. `stated` returns a wheel's requirements, or None if the wheel
+        cannot be read. `as_of` is the day whose state is used; None stands for today.
         """
         self._places = places
         self._as_of = as_of
@@ -548,9 +557,10 @@ class Index:
             list(pool.map(self.releases, dict.fromkeys(names)))
 
     def releases(self, name: str) -> dict[Version, Release]:
-        """Return the releases of a package.
+        """Return the releases of a package by version, without yanked releases.
 
-        The result is empty if no index has the package or if `problems` contains it.
+        The result is empty if no index has the package. It is also empty if the indexes cannot be
+        read; `problems` then contains the reason.
         """
         if name not in self._releases:
             problems: dict[str, OSError] = {}
@@ -587,9 +597,9 @@ class Index:
         return {version: every[version] for version in sorted(allowed.filter(every))}
 
     def _had(self, link: Listed, flat: bool) -> bool:
-        """Return whether a file existed on the given day.
+        """Return whether an index had a file on the given day.
 
-        As in uv, a file without a date counts as existing if it is in a folder.
+        As in uv, a file without an upload time is assumed to have existed if it is in a folder.
         """
         day = link.upload_time[:10]
         return not self._as_of or (day <= self._as_of if day else flat)
@@ -621,9 +631,9 @@ class Index:
         return self._requires[wheel.file]
 
     def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
-        """Return a release's requirements, read from a wheel for another platform.
+        """Return the requirements of a release, read from one of its platform-specific wheels.
 
-        Return None if there is no such wheel that can be read.
+        Return None if the release has no such wheel that can be read.
         """
         every = self.releases(name)
         release = {**self._yanked[name], **every}.get(Version(version))

@@ -418,10 +418,10 @@ def suggestion(name: str, available: Sequence[str]) -> str:
 
 
 def load(name: str, folders: Sequence[Path]) -> Profile:
-    """Load a profile.
+    """Load a profile by name.
 
-    Raise `InvalidError` with the file, the key and a suggestion if the profile is unknown or
-    invalid.
+    Raise `InvalidError` if the profile is unknown or invalid. The error names the file and the key,
+    and makes a suggestion.
     """
     data, where, text = _merged(name, folders, ())
     profile = decode(data, Profile, where, text, _HINTS)
@@ -432,8 +432,9 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
 def _at_release(profile: Profile, where: str) -> Profile:
     """Return a profile pinned to its default release, unless its requirements already pin one.
 
-    Verification expects the pinned version, unless the profile specifies an expected version. Raise
-    `InvalidError` if no table lists the release in one of the profile's builds.
+    In both cases, verification will expect the pinned version, unless the profile itself specifies
+    the version to expect. Raise `InvalidError` if no table lists the release for any of the
+    profile's builds.
     """
     framework = frameworks.FRAMEWORKS[profile.framework]
     pinned_to = ""
@@ -508,7 +509,10 @@ def _reported(framework: types.Framework, build: releases.Build) -> str:
 
 
 def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
-    """Return conda's virtual packages. If `__cuda` is listed, it has the build's CUDA version."""
+    """Return conda's virtual packages for each platform.
+
+    If `__cuda` is listed for a platform, its version is set to the CUDA version of the build.
+    """
     cuda = re.fullmatch(r"cu(?:da)?(\d\d)(\d?)", build)
     virtual = {platform: {**packages} for platform, packages in conda.virtual_packages.items()}
     for packages in virtual.values():
@@ -518,7 +522,7 @@ def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
 
 
 def is_on_pypi(profile: Profile, platform: types.Platform) -> bool:
-    """Return whether PyPI has a build of the profile's release for a platform."""
+    """Return whether PyPI has a build of the profile's framework release for a platform."""
     release = profile.release or ""
     chosen = releases.choices(profile.framework, profile.builds, (platform,), release)
     if release in chosen:
@@ -560,7 +564,7 @@ def _merged(
 
 
 def _drop_unsupported(inherited: dict[str, Any], data: dict[str, Any]) -> None:
-    """Remove inherited bases for Python versions that `data` no longer supports."""
+    """Remove the inherited base images for Python versions that `data` no longer supports."""
     python = data.get("python")
     supported = python.get("supported") if isinstance(python, dict) else None
     if not isinstance(supported, list):  # unchanged, or not valid, which decoding reports
@@ -625,9 +629,10 @@ def _check(profile: Profile, where: str) -> None:
 
 
 def variant_of(name: str) -> str | None:
-    """Return the accelerator whose usual profile this profile is a variant of, or None.
+    """Return the accelerator whose default profile this profile is a variant of.
 
-    A variant is for other GPUs than the usual profile for the accelerator.
+    A variant supports different GPUs than the accelerator's default profile. Return None if the
+    profile is not a variant.
     """
     for row in of_gpus():
         if name in row.variants:
@@ -645,6 +650,9 @@ def require_backend(profile: Profile, backend: str) -> None:
 
 
 def canonical(profile: Profile) -> dict[str, Any]:
-    """Return a profile as plain data with sorted keys, for hashing and `profiles NAME --json`."""
+    """Return a profile as plain data with sorted keys.
+
+    The data is used for hashing and for `profiles NAME --json`.
+    """
     data: dict[str, Any] = msgspec.to_builtins(profile, order="sorted")
     return data

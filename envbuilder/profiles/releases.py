@@ -1,14 +1,14 @@
-"""Releases of frameworks and their builds, read from the tables in `profiles/releases/`.
+"""Framework releases and their builds, read from the tables in `profiles/releases/`.
 
 A project chooses the release, and the hardware determines the build. For example, PyTorch 2.7.1 has
 builds for the CPU, for CUDA 11.8, 12.6 and 12.8, for two versions of ROCm, for Intel GPUs and for
 Macs.
 
-Each row of `torch-builds.csv` (likewise `jax-builds.csv` and `tensorflow-builds.csv`) describes
-what one build contains and needs. Its `certainty` says how this is known: `certain` if it was read
-from a wheel or an index, `script` if it was read from the script that built the wheel, `one` if it
-comes from a single source, and `unverified` if it was not verified. Its `source` refers to lines of
-`sources.csv`. `pythons.csv` lists builds of Python itself.
+Each row of `torch-builds.csv`, `jax-builds.csv` and `tensorflow-builds.csv` describes what one
+build contains and what it needs. The column `certainty` says how this is known: `certain` if it was
+read from a wheel or an index, `script` if it was read from the script that built the wheel, `one`
+if it comes from a single source, and `unverified` if it was not verified. The column `source`
+refers to lines of `sources.csv`. `pythons.csv` lists builds of Python itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ class Build(Struct, frozen=True, kw_only=True):
     certainty: Literal["certain", "script", "one", "unverified"]
 
     def needs(self, *, wsl: bool = False) -> Needs:
-        """Return what the build needs from a host. Unverified kernels count as unknown."""
+        """Return what the build needs from a host.
+
+        Under WSL, this includes the Windows driver instead of the Linux driver. If the build's data
+        is not verified, its kernels are treated as unknown.
+        """
         needs = Needs(ptx=self.ptx, driver=self.windows_driver if wsl else self.driver)
         if self.certainty != "unverified":
             needs = structs.replace(needs, kernels=self.kernels, partly=self.partly)
@@ -93,7 +97,10 @@ def _builds(first: str, lines: Iterable[str]) -> tuple[Build, ...]:
 
 @cache
 def every(framework: types.Framework) -> tuple[Build, ...]:
-    """Return all builds of a framework, newest release first; empty if there is no table."""
+    """Return all builds of a framework, newest release first.
+
+    Return an empty tuple if there is no table for the framework.
+    """
     first, lines = _table(framework)
     return _builds(first, reversed(lines))
 
@@ -107,10 +114,11 @@ def is_for(build: str, accelerator: types.Accelerator) -> bool:
 def of_version(
     framework: types.Framework, version: str, platform: types.Platform | None, build: str = ""
 ) -> Build | None:
-    """Return the build of a framework version, such as "2.13.0+cu126".
+    """Find the build for a framework version, such as "2.13.0+cu126".
 
     If the version has no suffix, return the build named `build` or, if `build` is empty, PyPI's
-    build. If several builds match, return the first one. Return None if no table lists the build.
+    build. If several builds match, return the first one. Return None if no table lists such a
+    build.
     """
     release, _, local = version.partition("+")
     first, lines = _table(framework)
@@ -144,7 +152,7 @@ def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
 
 
 class PythonBuild(Struct, frozen=True, kw_only=True):
-    """A Python build for one platform that needs no installation."""
+    """A build of Python for one platform that runs without being installed."""
 
     python: types.FullPythonVersion
     platform: types.Platform
@@ -168,9 +176,9 @@ def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBu
 class Unstated(Struct, frozen=True, kw_only=True):
     """A package release whose wheels do not declare all of their requirements.
 
-    The undeclared requirements are a framework, NumPy, setuptools or a Python version. If the
-    release cannot be imported with a Python version, `requires_dist` requires another release of
-    the package itself.
+    The undeclared requirements are for a framework, NumPy, setuptools or a Python version. If the
+    release cannot be imported with some Python version, `requires_dist` requires another release of
+    the same package for that version.
     """
 
     distribution: types.Distribution
@@ -189,7 +197,7 @@ def unstated() -> list[Unstated]:
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """A framework release, with the other requirements of its environments."""
+    """A framework release, with the additional requirements of environments that contain it."""
 
     release: str
     date: str
@@ -231,16 +239,19 @@ OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tenso
 
 
 def newest(framework: types.Framework, day: str) -> str:
-    """Return the newest release as of a given day, but at least the oldest tested release."""
+    """Return the newest release as of a given day.
+
+    If even the oldest tested release is from a later day, return that release.
+    """
     rows = table_of(framework)
     limit = max(day, rows[OLDEST[framework]].date)
     return next(row.release for row in rows.values() if row.date <= limit)
 
 
 def day(framework: types.Framework, release: str, wished: str | None) -> str | None:
-    """Return the last day of package releases to use.
+    """Return the last day from which package releases may be used.
 
-    This is `wished`, but never earlier than the day of the framework's release. Return None if
+    This is `wished`, or the day of the framework's release if that is later. Return None if
     `wished` is None.
     """
     row = table_of(framework).get(release)
@@ -250,7 +261,7 @@ def day(framework: types.Framework, release: str, wished: str | None) -> str | N
 
 
 def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:
-    """Return the requirements that a release's wheels do not declare."""
+    """Return the requirements that the wheels of a framework release do not declare."""
     row = table_of(framework).get(release or "")
     if row:
         return row.constraints
@@ -292,12 +303,12 @@ def choices(
     platforms: tuple[types.Platform, ...],
     release: str = "",
 ) -> dict[str, Chosen]:
-    """Return each release with the builds that a profile would use, newest release first.
+    """Return the builds that a profile would use for each release, newest release first.
 
-    A build on PyPI is preferred, because its hashes can be read everywhere. Otherwise, the first
-    build in the order of `builds` is used. Platforms without any of these builds are left out. If
-    `release` is given, return only that release, even if it is newer than all releases in the
-    tables.
+    For each platform, a build on PyPI is preferred, because its hashes can be read on every
+    machine. Otherwise, the first available build in the order of `builds` is used. Platforms
+    without any of these builds are omitted. If `release` is given, return only that release, even
+    if it is newer than all releases in the tables.
     """
     first, lines = _table(framework)
     prefix = f"{release}," if release else ""
@@ -328,7 +339,10 @@ def _kind(build: Build) -> str:
 
 
 def unknown(framework: types.Framework, release: str | None) -> str:
-    """Return a sentence saying that no table lists a release; empty if a table does."""
+    """Return a sentence saying that no table lists a release.
+
+    Return an empty string if a table lists it, or if `release` is empty or None.
+    """
     if not release or release in table_of(framework):
         return ""
     title = FRAMEWORKS[framework].title

@@ -1,7 +1,8 @@
-"""Combine a profile's own requirements with the inherited ones. The code has no side effects.
+"""Combine a profile's own requirements with the inherited ones.
 
-`requirements:` replaces the inherited list, and `add_requirements:` adds to it. A replacement must
-still contain what the profile expects: the framework, and the extension that verification checks.
+The code has no side effects. The key `requirements` replaces the inherited list, and
+`add_requirements` adds to it. A replacement must still contain what the profile expects: the
+framework, and the extension that verification checks.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class _Hardware(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def table(name: str, form: type[_T]) -> _T:
-    """Return a shipped table of package names."""
+    """Read a table of package names that is shipped with envbuilder, as an instance of `form`."""
     path = resources.profiles_dir() / "names" / name
     return decode(parse_shipped(read_text(path), path), form, path.name)
 
@@ -97,10 +98,10 @@ _hardware = cache(partial(table, "hardware.yaml", _Hardware))
 
 
 def on_hardware(name: str, accelerator: types.Accelerator) -> str:
-    """Return the package to install on some hardware in place of a given package.
+    """Return the package to install instead of `name` on hardware with the given accelerator.
 
-    Return the same package if it does not need other hardware, and an empty string if nothing is to
-    be installed.
+    If the package works on this hardware, return its own name. If nothing can be installed in its
+    place, return an empty string.
     """
     hardware = _hardware()
     if accelerator == "mps":
@@ -124,7 +125,10 @@ def strangers() -> frozenset[str]:
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
-    """Return the packages that need other hardware, except those known only by a pattern."""
+    """Return the packages that need other hardware than the given accelerator.
+
+    Packages that are known only by a name pattern are not included.
+    """
     if accelerator == "cuda":
         return frozenset()
     return frozenset(name for name in _hardware().nvidia if "*" not in name)
@@ -144,10 +148,10 @@ def distribution(requirement: str) -> str:
 
 
 def pin(requirement: str, names: Collection[str] = ()) -> str:
-    """Return the only version that a requirement allows; empty if it allows several.
+    """Return the only version that a requirement allows.
 
-    If `names` is given, return an empty string for distributions that are not among these
-    normalized names.
+    Return an empty string if the requirement allows several versions. If `names` is given, also
+    return an empty string if the distribution is not among these normalized names.
     """
     if "==" not in requirement or (names and distribution(requirement) not in names):
         return ""
@@ -164,9 +168,10 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
 
 
 def applies(marker: Marker | None, platform: types.Platform, python: str, extra: str = "") -> bool:
-    """Return whether a marker is true on a platform with a Python version. None is always true.
+    """Return whether an environment marker is true for a platform and a Python version.
 
-    `extra` is the requested extra of the package that has the requirement.
+    If `marker` is None, the result is always true. `extra` is the requested extra of the package
+    that declares the requirement.
     """
     if marker is None:
         return True
@@ -190,10 +195,10 @@ def applies(marker: Marker | None, platform: types.Platform, python: str, extra:
 def combined(
     name: str, data: Mapping[str, Any], inherited: Mapping[str, Any], where: str, text: str
 ) -> dict[str, Any]:
-    """Return a profile's own keys with the final requirements and without `add_requirements`.
+    """Return a profile's own keys, with its final requirements in place of `add_requirements`.
 
-    `inherited` contains the keys of the extended profile, or is empty if there is none. Raise
-    `InvalidError` if the lists cannot be combined.
+    `inherited` contains the keys of the extended profile. It is empty if the profile does not
+    extend another. Raise `InvalidError` if the lists cannot be combined.
     """
     result = dict(data)
     spot = partial(place, where, text)
@@ -224,7 +229,7 @@ def combined(
 def _require_new(
     added: Sequence[str], before: Sequence[str], spot: Callable[[list[str]], str], parent: str
 ) -> None:
-    """Raise `InvalidError` if an added package is already listed."""
+    """Raise `InvalidError` if an added package is already in the inherited or the added list."""
     origins = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
     for line in added:
         earlier = origins.get(distribution(line))
@@ -243,7 +248,7 @@ def _require_complete(
     inherited: Mapping[str, Any],
     spot: Callable[[list[str]], str],
 ) -> None:
-    """Raise `InvalidError` if a profile's own list lacks a package that the profile needs."""
+    """Raise `InvalidError` if a list that replaces the inherited one lacks a needed package."""
     remaining = {*map(distribution, data[_REPLACE])}
     needed = set[str]()
     for alternatives in _expected(data, inherited):
@@ -260,7 +265,10 @@ def _require_complete(
 
 
 def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    """Yield sets of distributions. Verification needs at least one distribution from each set."""
+    """Yield sets of distributions, each of which must be represented in the requirements.
+
+    Verification needs at least one distribution from each set.
+    """
     framework = FRAMEWORKS.get(data.get("framework", inherited.get("framework", DEFAULT)))
     if framework is None:  # which decoding the profile reports
         return
@@ -278,16 +286,19 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> list[str]:
-    """Return the strings in a list of requirements. The types are checked later, by decoding."""
+    """Return the strings in a list of requirements, and ignore everything else.
+
+    The types are checked later, when the profile is decoded.
+    """
     lines: Iterable[Any] = value if isinstance(value, list) else ()
     return [line for line in lines if isinstance(line, str)]
 
 
 def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) -> Iterator[str]:
-    """Yield the framework's requirement, pinned to the build for each platform.
+    """Yield the framework's requirement, pinned to the version of the build for each platform.
 
-    If the version is the same on all platforms, yield the requirement only once. JAX's extra
-    selects the build.
+    If this version is the same on all platforms, yield the requirement only once. For JAX, an extra
+    of the requirement selects the build.
     """
     name = line
     marker = ""

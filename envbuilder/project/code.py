@@ -37,7 +37,7 @@ _SHARED = frozenset({"azure", "google"})
 
 
 class Use(NamedTuple):
-    """A place where a module is imported."""
+    """A file that imports a module, and whether the program needs the module to start."""
 
     file: str
     at_start: bool
@@ -45,10 +45,10 @@ class Use(NamedTuple):
 
 
 def without_projects(files: Collection[str], lists: Iterable[str]) -> list[str]:
-    """Return the files that do not belong to another project inside the repository.
+    """Return the files that do not belong to another project in the same repository.
 
-    A folder that contains its own list of requirements counts as another project, unless the list
-    is one of `lists`.
+    A folder counts as another project if it contains its own list of requirements and this list is
+    not one of `lists`.
     """
     taken = "\n".join(("", *lists))
     foreign = tuple(
@@ -68,13 +68,12 @@ def imports(
     """Return the third-party modules that a repository's code imports, most frequent first.
 
     Modules of the standard library are skipped, and so are modules with the same name as any file
-    or folder in the repository. A folder with its own list of requirements is another project,
-    unless the list is one of `lists`.
+    or folder in the repository. Folders of other projects are skipped as in `without_projects`.
 
-    A program needs only some modules to start (`Use.at_start`): those imported by the scripts at
-    the top level, by the scripts that `programs` start, or by modules of the repository that these
-    scripts import. If there are no such scripts, all code counts. In this case, examples are left
-    out if `lists` is not empty.
+    A program needs only some of the modules to start (`Use.at_start`). These are the modules
+    imported by scripts at the top level, by scripts that `programs` start, or by modules of the
+    repository that these scripts import. If there are no such scripts, all code is considered. In
+    this case, examples are left out if `lists` is not empty.
     """
     code = dict.fromkeys(file for file in files if file.endswith((".py", ".ipynb")))
     own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names}
@@ -120,10 +119,10 @@ def _text(folder: Path, file: str) -> str:
 
 
 def _imported(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the path of each imported module, and whether its import is at the top level.
+    """Yield the path of each imported module, and whether the import is at the top level.
 
-    Each leading dot of a relative import becomes `../`. Since `b` in `from a import b` may be a
-    module, it is included in the path (`a/b`).
+    Dots in module names become slashes, and each leading dot of a relative import becomes `../`.
+    Since `b` in `from a import b` may be a module, it is included in the path (`a/b`).
     """
     try:
         with warnings.catch_warnings(action="ignore"):

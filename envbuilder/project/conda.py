@@ -1,10 +1,10 @@
 """Read the conda packages in environment.yml, pixi.toml and the output of `conda list --export`.
 
-Python packages become requirements under their names on the package index, except that the conda
-backend takes them from the channels. Programs come from conda or Debian.
+Python packages become requirements under their names on the package index, except with the conda
+backend, which takes them from the channels. Other programs come from conda or Debian.
 
 The profile provides the framework and CUDA. Therefore, CUDA packages are skipped, and so are
-channels that contain nothing else. Libraries in an export are skipped because other packages
+channels that contain nothing else. Libraries in an export are skipped, because other packages
 require them anyway.
 """
 
@@ -107,7 +107,10 @@ def parse(text: str, where: str) -> Spec:
 
 
 def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
-    """Parse the versions and build after a package's name, such as `=1.26` or ` >=1.26, <2`."""
+    """Parse the text after a package's name in a spec, and return the versions and the build.
+
+    Examples of the text are `=1.26` and ` >=1.26, <2`.
+    """
     rest = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip())
     build = ""
     # A single = matches all versions that begin so, unless a build follows: numpy=1.26.4=py312_0.
@@ -132,16 +135,16 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
 
 
 def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
-    """Return the package index names of the conda packages that are Python packages."""
+    """Return the names on the package index of those conda packages that are Python packages."""
     names = (distribution_of(parse(p.text, p.where).name) for p in packages)
     return frozenset(filter(None, names))
 
 
 def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> lines.Line | None:
-    """Return the first conda package whose name is not in `have`, or None if there is none.
+    """Return the first conda package that is not in `have`, or None if all are there.
 
-    `have` contains the names of the requirements and system packages. A conda package also counts
-    as present under its names on the package index and in Debian.
+    `have` contains the names of requirements and system packages. A conda package is also
+    considered to be there if `have` contains its name on the package index or in Debian.
     """
     for package in packages:
         name = parse(package.text, package.where).name
@@ -163,7 +166,7 @@ _CHANNEL_URL = re.compile(
 
 
 class Packages:
-    """Collector that sorts a file's conda packages by kind."""
+    """A collector that sorts a file's conda packages by kind."""
 
     def __init__(self, channels: Iterable[str] = ()) -> None:
         self._every = list(channels)
@@ -225,9 +228,9 @@ class Packages:
                 self._built.append(name)
 
     def _wheel(self, spec: Spec, name: str, where: str) -> lines.Line:
-        """Return a package as a requirement for pip.
+        """Convert a conda package to a requirement for pip under the given name.
 
-        If the index does not have conda's version, the requirement allows any version.
+        If conda's versions cannot be expressed for pip, the requirement allows any version.
         """
         specifier = spec.specifier()
         if name != types.canonical(spec.name) and not frameworks.of_build(name):
@@ -244,7 +247,10 @@ class Packages:
         return lines.Line(lines.with_marker(types.canonical(name), self._marker), where)
 
     def listed(self, where: str, of_pip: lines.Listed) -> lines.Listed:
-        """Return the collected packages, merged with the requirements for pip."""
+        """Return the collected packages, merged with the file's requirements for pip.
+
+        If pip's list sets the version of a package, it takes precedence.
+        """
         others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
         channels = tuple(c for c in self._every if c not in others)
         pinned = {li.name for li in of_pip.requirements if re.search("[=<>~]", li.text)}
@@ -305,7 +311,7 @@ class Packages:
 
 
 def _of_programs(names: Iterable[str]) -> Iterator[str]:
-    """Yield notes that suggest replacements for packages missing from the package index."""
+    """Yield notes on packages that are not on the package index, with suggested replacements."""
     debian = {name: debian_package(name) for name in names}
     if of_debian := {name: package for name, package in debian.items() if package}:
         packages = ", ".join(dict.fromkeys(of_debian.values()))
@@ -357,7 +363,7 @@ def read_conda_list(project: Path, file: str) -> lines.Listed:
 
 
 class _Reader:
-    """Reader of an environment.yml, which lists conda packages and requirements for pip."""
+    """A reader of an environment.yml, which lists conda packages and requirements for pip."""
 
     def __init__(self, project: Path, file: str) -> None:
         self._project = project
@@ -424,7 +430,7 @@ class _Reader:
         return channels
 
     def _specs(self) -> Iterator[tuple[str, str]]:
-        """Yield each conda package with the place that lists it, and collect the lines for pip."""
+        """Yield each conda package with its location in the file, and collect the lines for pip."""
         for number, item in enumerate(self._list("dependencies")):
             where = self._place("dependencies", number)
             if isinstance(item, str):
@@ -460,10 +466,11 @@ systems."""
 def read_pixi(
     project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 ) -> lines.Listed:
-    """Read the requirements in a pixi.toml; `groups` are the names of its features.
+    """Read the requirements in a pixi.toml or in the `tool.pixi` table of a pyproject.toml.
 
-    Requirements in tables for Linux or macOS apply only to these platforms. Tables for other
-    platforms are ignored. Raise `InvalidError` if the file is invalid.
+    `groups` are the names of pixi features. Requirements in tables for Linux or macOS apply only to
+    these platforms. Tables for other platforms are ignored. Raise `InvalidError` if the file is
+    invalid.
     """
     chosen_names("extra", extras, (), file)
     text = lines.read_text(project, file)
@@ -495,7 +502,7 @@ def read_pixi(
 def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the tables of a feature, each with a marker for the platforms to which it applies.
 
-    The feature's own table has an empty marker.
+    The marker is empty for tables that apply to all platforms, such as the feature's main table.
     """
     yield "", table
     for platform, target in mapping(table.get("target")).items():

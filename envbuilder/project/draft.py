@@ -89,7 +89,7 @@ _TAIL = {
 
 
 class Suggested(Struct, frozen=True, kw_only=True):
-    """A package that is named in documentation or code but that no list contains."""
+    """A package that documentation or code names but that no list of requirements contains."""
 
     requirement: str
     source: str
@@ -130,7 +130,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     @property
     def python(self) -> str:
-        """The comment that suggests a Python version."""
+        """A comment for `envbuilder.yaml` that suggests a Python version."""
         for line in self.pythons:
             return f'# python: "{line.text.lstrip("=").removesuffix(".*")}"  # {line.where}\n'
         return _TAIL["python"]
@@ -191,9 +191,9 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
 
 
 def _has_scripts(folder: Path, files: Iterable[str], hints: InstallHints) -> bool:
-    """Return whether any script contains its own list of requirements.
+    """Return whether any of the scripts contains its own list of requirements.
 
-    Such scripts are also added to the files and the recipe in `hints`.
+    Such scripts are added to `hints.files` and `hints.recipe`.
     """
     for file in filter(partial(has_list, folder), files):
         hints.files[file] = hints.recipe[f"-r {file}"] = ""
@@ -201,7 +201,7 @@ def _has_scripts(folder: Path, files: Iterable[str], hints: InstallHints) -> boo
 
 
 def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
-    """Return whether the README's recipe installs from this file in addition to `sources`."""
+    """Return whether the README's install instructions use this file in addition to `sources`."""
     if file in forms.OWN:
         return bool(hints.itself) and not any(map(_is_complete, sources))
     path = PurePosixPath(file)
@@ -213,7 +213,7 @@ def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
 def _including(
     folder: Path, file: str, usable: Iterable[str], hints: InstallHints
 ) -> Source | None:
-    """Return the conda environment that includes a file for pip, or None if there is none."""
+    """Return the conda environment file that includes a list for pip, or None if none does."""
     for other in usable:
         if _form(other).read is read_environment_yml:
             with suppress(InvalidError):
@@ -223,7 +223,10 @@ def _including(
 
 
 def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
-    """Return the packages in the README's recipe that are not described better by a file."""
+    """Return the packages that the README installs and that no file describes more precisely.
+
+    `before` contains the requirements in the chosen files.
+    """
     conda = Packages()
     parts = list[Listed]()
     notes = list[str]()
@@ -265,7 +268,10 @@ def _written(line: Line) -> str:
 
 
 def _family(name: str) -> str:
-    """Return the framework whose version a package must match, or else the package's own name."""
+    """Return the name of the framework whose version a package must match.
+
+    For all other packages, return the name of the package itself.
+    """
     return getattr(frameworks.of_build(name), "title", name)
 
 
@@ -314,7 +320,10 @@ def _reason(file: str, ordered: Sequence[str], hints: InstallHints) -> str:
 def _candidates(
     folder: Path, files: Iterable[str], hints: InstallHints
 ) -> tuple[list[str], list[str]]:
-    """Return all files that may list requirements, best first, and those worth considering."""
+    """Return two lists: all files that may list requirements, and those worth reading.
+
+    Both lists begin with the best file.
+    """
     order = {file: number for number, file in enumerate(hints.files)}
     packages = [*hints.names]
     packages += (text.partition("[")[0].lower() for text in hints.requirements)
@@ -353,10 +362,10 @@ def _candidates(
 
 
 def _may_list(folder: Path, file: str) -> bool:
-    """Return whether a file may list requirements, although its name is unusual.
+    """Return whether a file may list requirements even though its name is unusual.
 
-    The location or the content must indicate a list: a script with its own list at the top level, a
-    YAML file that looks like a conda environment, or a file in a folder named `requirements`.
+    This is the case for a script with its own list at the top level, a YAML file that looks like a
+    conda environment, and a file in a folder named `requirements`.
     """
     if "/" not in file and has_list(folder, file):
         return True
@@ -396,10 +405,10 @@ def _read(folder: Path, file: str, hints: InstallHints) -> Source:
 def _entries(
     folder: Path, file: str, hints: InstallHints
 ) -> tuple[RequirementFile, RequirementFile | None]:
-    """Return the entry for a file, and a second entry with all its extras and groups.
+    """Return two `requirements_from` entries for a file: the default one and a complete one.
 
     The first entry has the extras and groups that the README or the project's own tool installs.
-    The second is None if it would add nothing.
+    The second entry has all extras and groups, and is None if it would add nothing to the first.
     """
     path = PurePosixPath(file)
     names = [*hints.chosen] if file in {*forms.OWN, "uv.lock"} else []
@@ -430,9 +439,9 @@ def _entries(
 
 
 def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
-    """Yield notes on the extras and groups that provide modules which nothing else provides.
+    """Yield notes on extras and groups that provide modules which the code imports.
 
-    Only modules that the code imports are considered.
+    Modules whose packages are already among the chosen requirements are ignored.
     """
     brought = {distribution_of_module(name) or types.canonical(name) for name in modules}
     brought -= {line.name for line in choice.lines}

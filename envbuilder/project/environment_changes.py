@@ -62,7 +62,7 @@ class _File:
 
     @property
     def where(self) -> str:
-        """The name of the edited list, for use in messages."""
+        """The file and environment whose list is edited, for use in messages."""
         below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
         return f"{PROJECT_FILE}{below}"
 
@@ -70,10 +70,11 @@ class _File:
         return [number for number, text in enumerate(self.listed) if _name(text) == name]
 
     def change(self, change: str, value: str | None, index: int | None = None) -> None:
-        """Edit the list, and check the result in the same way as any project file.
+        """Edit the list of requirements, and record the edit.
 
         `value` replaces the item at `index`, or is appended if `index` is None. If `value` is None,
-        the item at `index` is removed. `change` describes the edit for users.
+        the item at `index` is removed. `change` describes the edit to users. Raise `InvalidError`
+        if the file cannot be edited.
         """
         above = () if self.environment == DEFAULT else ("environments", self.environment)
         try:
@@ -95,10 +96,10 @@ class _File:
 def added(
     text: str, path: Path, environment: str, lines: Iterable[str], *, exact: bool = False
 ) -> Change:
-    """Add requirements to a project file, replacing the lines of packages already listed.
+    """Return the change that adds requirements to a project file.
 
-    The framework is skipped, since every environment has it. Its companions can be listed, since
-    not every project needs them.
+    The lines of packages that are already listed are replaced. The framework is skipped, since
+    every environment has it. Its companions can be listed, since not every project needs them.
 
     Raise `InvalidError` for a requirement that cannot be locked and, unless `exact` is set, for a
     name that is probably misspelled.
@@ -151,10 +152,10 @@ def dated(text: str, path: Path, day: date) -> Change:
 
 
 def changed_file(change: Change) -> dict[Path, bytes]:
-    """Return the path of the changed file and its new content.
+    """Return the path of the file to write and its new content.
 
     Links in the path are resolved, so that a link to the file remains a link. Raise `InvalidError`
-    if the file was edited in the meantime.
+    if the file was edited after the change was prepared.
     """
     path = change.path
     if read_text(path) != change.before:
@@ -166,7 +167,7 @@ def changed_file(change: Change) -> dict[Path, bytes]:
 
 
 def _written(text: str, *, exact: bool) -> tuple[str, str]:
-    """Return a requirement as it is written to the file, and a note on how it was changed.
+    """Return the text of a requirement for the file, and a note on what was changed in it.
 
     The note is empty if nothing was changed. Raise `InvalidError` if the requirement cannot be
     locked.
@@ -179,10 +180,11 @@ def _written(text: str, *, exact: bool) -> tuple[str, str]:
 
 
 def _of_profile(name: str, line: str, definition: Definition) -> str:
-    """Return a note if the profile determines the version of a package; otherwise empty.
+    """Return a note if the version of a package comes from the profile, else an empty string.
 
-    This is the case for packages that belong to a framework. Raise `InvalidError` if the line names
-    a framework other than the project's, or a version.
+    The profile determines the versions of packages that belong to a framework. `line` is the
+    requirement to add. Raise `InvalidError` if it names a framework other than the project's, or
+    sets the framework's version.
     """
     key = frameworks.of_user(name) if (row := frameworks.of_build(name)) else None
     if row is None or key is None:
@@ -208,10 +210,10 @@ def _of_profile(name: str, line: str, definition: Definition) -> str:
 def removed(
     text: str, path: Path, environment: str, names: Iterable[str], *, project: Path
 ) -> Change:
-    """Remove packages from a project file.
+    """Return the change that removes packages from a project file.
 
-    Raise `InvalidError` if the file does not list one of them. The error says where the package is
-    listed instead, if anywhere.
+    Raise `InvalidError` if the edited list does not contain one of them. The error says where the
+    package is listed instead, if it is listed at all.
     """
     file = _File(text, path, environment)
     for name in dict.fromkeys(map(types.canonical, names)):
@@ -230,7 +232,7 @@ def _from_profile(name: str) -> str:
 def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
     """Raise `InvalidError` for a package that is not in the edited list.
 
-    The error says where the package comes from or is listed instead, if anywhere.
+    If the package comes from or is listed in another place, the error names this place.
     """
     if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
         raise InvalidError(
@@ -260,12 +262,12 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
 
 
 def _part(definition: Definition, environment: str) -> Environment:
-    """Return the keys that the file sets directly on an environment, excluding inherited keys."""
+    """Return the keys that an environment sets in the file, without inherited keys."""
     return definition if environment == DEFAULT else definition.environments[environment]
 
 
 def _name(text: str) -> str:
-    """Return the name of the required package, or an empty string if it is not a requirement."""
+    """Return the name of a required package; empty if the text is not a requirement."""
     try:
         parse(text, "")
     except InvalidError:

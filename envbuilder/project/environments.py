@@ -43,8 +43,8 @@ Read = Callable[..., Listed]
 class Contents(Listed, frozen=True, kw_only=True):
     """Everything that an environment contains in addition to the hardware's profile.
 
-    If `python:` is set, `pythons` contains its version; otherwise, it contains the versions that
-    each file allows. `read_from` names all files that were read.
+    `pythons` contains the version set by `python:` or, if it sets none, the versions that each file
+    allows. `read_from` contains the paths of all files that were read.
     """
 
     environment: Environment
@@ -52,7 +52,10 @@ class Contents(Listed, frozen=True, kw_only=True):
 
     @property
     def places(self) -> dict[str, str]:
-        """The place that lists each requirement. Keys are spelled as in an adapted profile."""
+        """The location of each requirement: requirement → file and line.
+
+        Requirements are spelled as in a profile that was adapted to the project.
+        """
         lines = (*self.constraints, *self.requirements)
         return {str(parse(line.text, line.where)): line.where for line in lines}
 
@@ -89,9 +92,9 @@ def merged(definition: Definition, name: str) -> Environment:
 
 
 def of(settings: Settings) -> Environment:
-    """Return the environment that the settings select, or an empty one outside a project.
+    """Return the environment that the settings select, or an empty environment outside a project.
 
-    If the project itself is installed, the folders of its modules are added to `python_path`.
+    If `install_project` is set, the folders of the project's modules are added to `python_path`.
     """
     if settings.definition is None:
         return Environment()
@@ -153,13 +156,16 @@ def contents(
 
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
-    """Return the replacement of each overridden package, as written in the project's own file."""
+    """Return the replacement for each overridden package, with its place in the project's file."""
     overrides = entries(definition, DEFAULT, project, "overrides")
     return {types.canonical(package): Line(text, where) for (package, text), where in overrides}
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:
-    """Return the redundant packages, each with the listed package that makes it redundant."""
+    """Return each redundant package with the listed package that makes it redundant.
+
+    Packages are redundant if they contain the same modules as another package in `SAME`.
+    """
     present = {line.name for line in lines}
     doubled = dict[str, str]()
     for family in SAME:
@@ -174,9 +180,9 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 def _replaced(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
-    """Yield the lines to keep, followed by the replacements.
+    """Yield the lines to keep, followed by the lines that replace the others.
 
-    Some replacements apply only to certain targets.
+    Replacements with a marker apply only to certain targets.
     """
     lines = tuple(lines)
     yield from _left(lines, overrides, excluded)
@@ -222,7 +228,10 @@ def _marker(line: Line | None) -> str:
 
 
 def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield a note for each override that has a marker but replaces no line."""
+    """Yield a note for each override with a marker that has no effect.
+
+    Such an override has no effect if no file lists the package that it replaces.
+    """
     for name in overrides.keys() - {line.name for line in lines}:
         if _marker(overrides[name]) and overrides[name].name != name:
             where = overrides[name].where
@@ -232,7 +241,7 @@ def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]
 def _resolution(
     definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
 ) -> Resolution:
-    """Return the project's rules for resolving its packages."""
+    """Return the project's settings for resolving its packages."""
     build = definition.build_from_source
     overriding = []
     excluded = {*map(types.canonical, definition.exclude)}
@@ -298,7 +307,10 @@ def place_of_exclusion(definition: Definition, project: Path, package: str) -> s
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
-    """Return the contents without version limits on the framework and the parts of its builds."""
+    """Return the contents without version limits on the framework and the packages of its build.
+
+    Each limit that is dropped is reported in a note.
+    """
     row = FRAMEWORKS[framework]
     brought = row.names | row.companions
     lines = []
@@ -324,10 +336,10 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
 def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield the values of a key at the top level and in an environment.
+    """Yield the values of a key at the top level of the project's file and in an environment.
 
     For a list or a mapping, yield each item; otherwise, yield the value itself. Each value comes
-    with the place in the file that states it.
+    with its location in the file.
     """
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
@@ -348,9 +360,10 @@ def entries(
 
 
 def paths(definition: Definition, name: str, project: Path, key: str) -> Iterator[Path]:
-    """Yield the paths that an environment lists under `key`, either `python_path` or `files`.
+    """Yield the paths that an environment lists under `key`, which is `python_path` or `files`.
 
-    Raise `InvalidError` for the first path that does not exist. The error says where it is listed.
+    Raise `InvalidError` for the first path that does not exist. The error says where the path is
+    listed.
     """
     for text, where in entries(definition, name, project, key):
         path = project / text
@@ -364,7 +377,10 @@ def paths(definition: Definition, name: str, project: Path, key: str) -> Iterato
 
 
 def require_parts(definition: Definition, name: str, project: Path) -> None:
-    """Raise `InvalidError` if a path or package that an environment lists does not exist."""
+    """Raise `InvalidError` if a path in an environment's lists does not exist.
+
+    Raise it, too, if the project itself is to be installed but is not an installable package.
+    """
     for key in ("python_path", "files"):
         for _ in paths(definition, name, project, key):
             pass
@@ -383,9 +399,9 @@ def named_file(item: str | RequirementFile) -> RequirementFile:
 
 
 def _read_named(project: Path, entry: RequirementFile, where: str, read: Read | None) -> Listed:
-    """Read a file that the project's file lists.
+    """Read the requirements in a file that the project's file lists.
 
-    If an error does not name a particular line of the file, add the place that lists the file to
+    If an error does not refer to a particular line, the place where the file is listed is added to
     the error.
     """
     if read is None:

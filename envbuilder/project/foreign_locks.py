@@ -61,7 +61,7 @@ class Chosen(Struct, frozen=True):
 
 
 def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
-    """Return a marker without its conditions on extras and groups, which `chosen` decides.
+    """Return what is left of a marker once the chosen extras and groups are taken into account.
 
     Return an empty string if no condition remains, and None if the marker cannot be true. Raise
     `InvalidError` if the marker is not valid.
@@ -86,9 +86,9 @@ def _remaining(marker: str, chosen: Chosen) -> str | None:
 
 
 def _reduced(part: Any, chosen: Chosen) -> str | bool:
-    """Return a part of a parsed marker as a string without conditions on extras and groups.
+    """Evaluate the conditions on extras and groups in a parsed marker, and return the rest as text.
 
-    Return a bool instead if the extras and groups alone decide whether the part is true.
+    Return a bool instead if the extras and groups alone decide whether the marker is true.
 
     `packaging` represents a comparison as a tuple of three items. It combines comparisons in lists,
     with "and" or "or" between them.
@@ -113,9 +113,9 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
 
 
 def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool:
-    """Join the parts of a marker with `word`, leaving out parts that are already decided.
+    """Join the conditions of a marker with `word`, leaving out conditions that are already decided.
 
-    If a part equals `decisive`, or if all parts are decided, return the result as a bool.
+    If a condition equals `decisive`, or if all conditions are decided, return the result as a bool.
     """
     if decisive in parts:
         return decisive
@@ -147,7 +147,10 @@ class _Edge(Struct, frozen=True):
 
 
 class _Entry(Struct, frozen=True):
-    """A requirement as in pyproject.toml. The last seven fields specify its source, if any."""
+    """A requirement as written in pyproject.toml.
+
+    The last seven fields specify the source of the package, if the requirement has one.
+    """
 
     name: str
     extras: tuple[str, ...] = ()
@@ -173,7 +176,10 @@ class _Entry(Struct, frozen=True):
 
 
 class _Metadata(Struct, frozen=True, rename="kebab"):
-    """Metadata from pyproject.toml. The markers in `requires_dist` contain the extras."""
+    """The project's requirements as written in pyproject.toml.
+
+    The markers in `requires_dist` contain the extras.
+    """
 
     requires_dist: tuple[_Entry, ...] = ()
     provides_extras: tuple[str, ...] = ()
@@ -198,7 +204,7 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 class _Manifest(Struct, frozen=True):
-    """The inputs for uv's resolution that are set in pyproject.toml."""
+    """The settings in pyproject.toml that influence uv's resolution."""
 
     overrides: tuple[_Entry, ...] = ()
 
@@ -211,7 +217,7 @@ class _UvLock(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Read the requirements of the project in a uv.lock, and the locked versions.
+    """Read the project's requirements and their locked versions from a uv.lock.
 
     Raise `InvalidError` if the lock is invalid, or if the project is not in it.
     """
@@ -243,7 +249,7 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
 
 
 class _UvLockReader:
-    """Reader of a project's uv.lock with the chosen extras and groups."""
+    """A reader of a project's uv.lock with the chosen extras and groups."""
 
     def __init__(
         self, lock: _UvLock, file: str, extras: Sequence[str], groups: Sequence[str]
@@ -302,7 +308,11 @@ class _UvLockReader:
         return None if marker is None else parse(entry.text(marker), where)
 
     def requirements(self) -> Iterator[Line]:
-        """Yield the project's own requirements, and the packages that do not come from an index."""
+        """Yield the project's own requirements, followed by needed packages from other sources.
+
+        The latter are locked packages that do not come from an index and that the project does not
+        list itself.
+        """
         locations = set[str]()
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
@@ -313,10 +323,10 @@ class _UvLockReader:
                 yield from self._from(Line(name, self._where(name)))
 
     def _from(self, required: Line, named_location: str = "") -> Iterator[Line]:
-        """Yield a requirement once for each source that the lock has for its package.
+        """Yield a requirement once for each source from which the lock takes its package.
 
-        `named_location` is the location in the requirement itself. A location in the lock takes
-        precedence, since only the lock has the commit.
+        `named_location` is the location stated in the requirement itself. A location in the lock
+        takes precedence, since only the lock has the commit.
         """
         forks = self._forks.get(required.name, ())
         locations = [
@@ -347,9 +357,9 @@ class _UvLockReader:
 
     @cached_property
     def _forks(self) -> dict[str, list[tuple[_Locked, str]]]:
-        """The locked versions of each package that the project needs.
+        """The locked versions of each package that the project needs, each with a marker.
 
-        Each version comes with the marker of its fork in the lock.
+        If a package has several locked versions, the marker determines which of them applies.
         """
         of_name = defaultdict[str, list[_Locked]](list)
         for package in sorted(self._reachable(), key=lambda package: package.version):
@@ -401,7 +411,7 @@ class _UvLockReader:
 
 
 def _location(source: dict[str, Any]) -> str:
-    """Return the location in one of uv.lock's source tables; empty if the source is an index."""
+    """Return the location in a source table of uv.lock; empty if the source is an index."""
     git = source.get("git")
     if not isinstance(git, str):
         return location_of(source)
@@ -420,7 +430,7 @@ _PYLOCK_ITSELF = frozenset({".", "./"})
 
 
 def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Read the packages in a pylock.toml, all of which are to be installed.
+    """Read the packages in a pylock.toml; all packages that apply are to be installed.
 
     `groups` are added to the lock's default groups. Raise `InvalidError` if the lock is invalid.
     """
@@ -461,10 +471,10 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
 
 
 def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) -> Line | None:
-    """Return a package as a requirement for its locked version; None if it does not apply.
+    """Return a locked package as a requirement, or None if it does not apply.
 
-    Notes for the user are appended to `notes`. Frameworks, their companions and their libraries are
-    not pinned, since their versions depend on the hardware.
+    Frameworks, their companions and their libraries are not pinned to the locked version, since
+    their versions depend on the hardware. Notes for the user are appended to `notes`.
     """
     where = f"{file}: {escaped(package.name, 60)}"
     marker = remaining(str(package.marker or ""), chosen, where)

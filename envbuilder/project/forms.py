@@ -150,7 +150,10 @@ def read(
 
 
 def _with_own(project: Path, requirements: Listed) -> Listed:
-    """Add the project's own requirements to the requirements in a file."""
+    """Return the requirements in a file, with the project's own requirements added.
+
+    If these cannot be read, a note is added instead.
+    """
     for name in OWN:
         if (project / name).is_file():
             try:
@@ -187,10 +190,10 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 
 
 def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[str]:
-    """Yield a message for each top-level file that may list requirements but is not read.
+    """Yield a message for each top-level file that could provide requirements but is not used.
 
-    The message says why the file is not read, and what to do. By default, all known files are
-    checked. For a project that already lists a file, pass only locks.
+    The message says why the file is not used, or how to use it. By default, all known files are
+    checked. For a project that already lists a file, pass only the names of locks.
     """
     for name in names:
         if (project / name).is_file():

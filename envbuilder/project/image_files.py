@@ -105,7 +105,11 @@ def _require_few(files: Collection[str]) -> None:
 
 
 def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterator[Path]:
-    """Yield the files at or below a path; append files that are never copied to `omitted`."""
+    """Yield the files at or below a path, except those that are never copied.
+
+    The paths of the latter are appended to `omitted`. Raise `InvalidError` if the path does not
+    exist.
+    """
     if not os.path.lexists(project / path):
         raise InvalidError(
             f"{shown(path.as_posix())} does not exist",
@@ -163,9 +167,10 @@ def _require_inside(place: Path, path: Path, root: Path) -> None:
 
 
 def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile | None:
-    """Return a file with its hash, or None if the file looks like a private key.
+    """Return a project file with its hash, or None if the file looks like a private key.
 
-    Raise `InvalidError` if the file cannot be read or is larger than `limit` bytes.
+    Raise `InvalidError` if the file cannot be read or is larger than `limit` bytes. The names of
+    private keys are appended to `omitted`.
     """
     from envbuilder.core.archives import PIECE
 

@@ -1,6 +1,6 @@
-"""Common representation of requirements from all kinds of files, each with its file and line.
+"""A common representation of requirements from all kinds of files, with their file and line.
 
-All readers share this code. It reads the text of files, parses requirements (PEP 508), and handles
+All readers share this module. It reads text files, parses requirements (PEP 508), and handles the
 sources of packages that do not come from an index.
 """
 
@@ -46,7 +46,7 @@ MOST = 20_000
 
 
 class Line(Struct, frozen=True):
-    """A requirement and the place that lists it."""
+    """A requirement, and the file and line that list it."""
 
     text: str
     """The requirement in the form of PEP 508, with normalized names.
@@ -67,7 +67,7 @@ class Line(Struct, frozen=True):
 
 
 class Dropped(str):
-    """A note that something in a file is ignored.
+    """A note that an entry in a file is ignored.
 
     Notes that are neither `Dropped` nor `Needed` describe changes.
     """
@@ -82,7 +82,7 @@ class Needed(str):
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """The requirements in a file, and whatever else the file says about an environment."""
+    """The requirements in a file, and the other information about an environment in the file."""
 
     requirements: tuple[Line, ...] = ()
     constraints: tuple[Line, ...] = ()
@@ -128,8 +128,8 @@ def joined(parts: Iterable[Listed]) -> Listed:
 def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -> str:
     """Read a text file in UTF-8, or in UTF-16 as written by PowerShell's `>` operator.
 
-    `file` is a path relative to the project. `where` is the place that names the file, for use in
-    messages. Raise `InvalidError` if the file cannot be read.
+    `file` is a path relative to the project. `where` is the place that refers to the file, for use
+    in messages. Raise `InvalidError` if the file cannot be read.
     """
     content = read_bytes(project, file, limit, where)
     is_utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
@@ -143,9 +143,10 @@ def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -
 
 
 def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
-    """Read a file as bytes; the arguments and errors are the same as for `read_text`.
+    """Read a file as bytes. The arguments are the same as for `read_text`.
 
-    Files outside the project, and files that other users can write to, are refused.
+    Raise `InvalidError` if the file cannot be read, is outside the project, or can be written to by
+    other users.
     """
     name = f"{where}: {escaped(file)}" if where else escaped(file)
     try:
@@ -290,7 +291,7 @@ def narrowed(requirement: str, marker: str) -> str:
 
 
 def is_location(text: str) -> bool:
-    """Return whether a line names a repository, a URL or a path instead of a package."""
+    """Return whether a line refers to a repository, a URL or a path instead of a package."""
     if re.match(_DIRECT, text) and not text.startswith("git@"):
         return False
     word = re.split(r"[ \t]|;", text.strip(), maxsplit=1)[0]
@@ -300,7 +301,7 @@ def is_location(text: str) -> bool:
 
 
 def _refuse_location(location: str, text: str, where: str) -> NoReturn:
-    """Raise `InvalidError` for a requirement that names a repository, a URL or a path."""
+    """Raise `InvalidError` for a requirement that refers to a repository, a URL or a path."""
     kind = "a local path"
     if re.match(_URL, location) and not location.lower().startswith("file:"):
         kind = "a version control repository" if re.match(_VCS, location) else "a URL"
@@ -338,7 +339,7 @@ _ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
 
 
 def parse_lenient(text: str, where: str) -> tuple[Line, str]:
-    """Parse a requirement, and return it with a note on parts that are changed or ignored.
+    """Parse a requirement; return it with a note on what was changed or ignored in it.
 
     The requirement may have a source (`name @ git+https://…`). The note is empty if everything is
     used as written. Raise `InvalidError` if the requirement is invalid.
@@ -372,9 +373,10 @@ def unquoted(text: str) -> str:
 
 
 def rename(requirement: Requirement, shown: str) -> list[str]:
-    """Correct a requirement's name in place, and add a marker if only some targets need it.
+    """Replace a misleading package name in a requirement, which is modified in place.
 
-    Return a note on each change. Each note begins with `shown`.
+    If only some targets need the package, a marker is added. Return a note on each change. Each
+    note begins with `shown`.
     """
     from packaging.markers import Marker
 
@@ -396,7 +398,7 @@ def rename(requirement: Requirement, shown: str) -> list[str]:
 
 
 def _distribution_of_conda(name: str, shown: str) -> str:
-    """Return the package index name of a conda package.
+    """Return the name that a conda package has on the package index.
 
     Raise `InvalidError` if no such name is known.
     """
@@ -412,7 +414,10 @@ def _distribution_of_conda(name: str, shown: str) -> str:
 
 
 def split_marker(text: str) -> tuple[str, str]:
-    """Split a location from the marker that follows it. The marker keeps its semicolon."""
+    """Split the text after `@` in a requirement into the location and the marker.
+
+    The marker keeps its semicolon. It is empty if there is none.
+    """
     location, *markers = re.split(_MARKER, text.strip(), maxsplit=1)
     return location.strip().strip("\"'"), with_marker("", "".join(markers).strip())
 
@@ -455,7 +460,10 @@ def sourced(
 
 
 def location_of(table: Mapping[str, Any]) -> str:
-    """Return the location in another tool's requirement table, or an empty string if none."""
+    """Return the package location in a requirement table of another tool.
+
+    The result is an empty string if the table contains no location.
+    """
     git = table.get("git")
     if not isinstance(git, str):
         return _first_text(table, ("url", "path", "file", "directory", "editable", "virtual"))
@@ -522,7 +530,7 @@ def of_file(location: str) -> tuple[str, str]:
 
 
 def _source(location: str, shown: str, folder: str) -> str:
-    """Convert a location to the form of `profile.Source`.
+    """Convert a location to the form that `profile.Source` describes.
 
     The result is empty for a folder outside the project. Raise `InvalidError` if the location is
     not supported.
@@ -560,7 +568,8 @@ def _source(location: str, shown: str, folder: str) -> str:
 def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
     """Parse the value of `requires-python`, which may be empty.
 
-    Raise `InvalidError` if it is not a range of versions.
+    Return the range of versions as a single line, or no line for an empty value. Raise
+    `InvalidError` if the value is not a range of versions.
     """
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -575,10 +584,10 @@ def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
 
 
 def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Parse uv's constraints or overrides, and return them with a note on those ignored.
+    """Parse uv's constraints or overrides, and return the usable ones and a note on the others.
 
-    Lines about the framework are ignored without a note, because the profile decides which build
-    and release are used.
+    `kind` is `constraint` or `override`. Lines about the framework are ignored without a note,
+    because the profile decides which build and release are used.
     """
     lines = []
     left = []
@@ -600,9 +609,11 @@ def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...],
 
 
 def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:
-    """Replace packages made for other hardware, and return a note on each replaced package.
+    """Replace or remove packages that are made for hardware other than a profile's.
 
-    A replacement may not have the pinned release, so later releases are accepted as well.
+    Return the remaining lines, and a note on each package that was replaced or removed. The pinned
+    release may not exist for a replacement, so the line for a replacement also allows later
+    releases.
     """
     result = []
     notes = []
@@ -620,10 +631,10 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
 
 
 def instead_of(name: str, profile: Profile) -> str:
-    """Return the replacement for a package on a profile's hardware.
+    """Return the package that replaces the package `name` on a profile's hardware.
 
-    Return the same name if the package needs no replacement, and an empty string if the package is
-    left out on this hardware.
+    Return `name` itself if it needs no replacement, and an empty string if the package is left out
+    on this hardware.
     """
     if frameworks.FRAMEWORKS[profile.framework].is_library(name):
         return name

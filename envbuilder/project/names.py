@@ -58,7 +58,7 @@ The import is usually in setup.py.
 
 
 class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
-    """The names of conda packages on the package index and in Debian."""
+    """Mappings from conda packages to packages on the package index and in Debian."""
 
     python: dict[str, types.Distribution]
     debian: dict[str, types.DebianPackage]
@@ -66,7 +66,7 @@ class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that only some targets need, or that no target needs."""
+    """Packages that only some platforms and Python versions need, or that none of them needs."""
 
     where: str
     why: str
@@ -74,7 +74,7 @@ class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of modules, and other common names, mapped to packages on the package index."""
+    """Mappings from module names and other common names to packages on the package index."""
 
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Requirement]
@@ -92,9 +92,9 @@ def _listed(file: str) -> list[str]:
 
 @cache
 def _python_of_conda() -> Mapping[str, str]:
-    """Return the package index names of conda's Python packages, separated by commas.
+    """Return a mapping from conda's Python packages to their names on the package index.
 
-    Keys are the names of the conda packages.
+    If a conda package contains several Python packages, their names are separated by commas.
     """
     rows = (line.partition(" ") for line in _listed("conda-python.txt"))
     return {name: others or name for name, _, others in rows}
@@ -121,20 +121,20 @@ def _popular_names() -> frozenset[str]:
 
 
 def distribution_of(name: str) -> str:
-    """Return the package index name of a conda package; empty if it is not a Python package.
+    """Return the package index name of a conda package, or an empty string if there is none.
 
-    The result is also empty for a conda package that contains several packages with other names,
-    because the user must choose one of them.
+    The result is empty if the conda package is not a Python package. It is also empty if the conda
+    package contains several packages with other names, because the user must choose one of them.
     """
     held = distributions_of(name)
     return held[0] if len(held) == 1 else ""
 
 
 def distributions_of(name: str) -> tuple[str, ...]:
-    """Return the package index names of the packages in a conda package, according to tables.
+    """Return the package index names of the Python packages in a conda package.
 
-    An equal name proves nothing, since a conda program may have the same name as an unrelated
-    package on the index.
+    The names come only from tables. An equal name proves nothing, since a conda program may have
+    the same name as an unrelated package on the index.
     """
     names = _conda()
     if frameworks.is_conda_runtime(name):
@@ -153,7 +153,7 @@ def debian_package(name: str) -> str:
 
 
 def is_conda_library(name: str) -> bool:
-    """Return whether a conda package is only ever listed because another package needs it."""
+    """Return whether a conda package is only ever listed as a dependency of other packages."""
     names = _conda()
     if name in names.libraries:
         return True
@@ -165,7 +165,7 @@ def is_conda_library(name: str) -> bool:
 
 
 def alias_of(name: str) -> str:
-    """Return the package that a name is meant to refer to, usually the package with that name."""
+    """Return the package that users mean by a name, which usually is the package of that name."""
     return _imports().meant.get(name, name)
 
 
@@ -181,7 +181,7 @@ def needed_where(name: str) -> tuple[str, str]:
 
 
 def of_modules() -> Mapping[str, str]:
-    """Return the packages of those modules that are named differently from their packages.
+    """Return the package of each module whose name differs from its package's name.
 
     Keys are the normalized names of the modules.
     """
@@ -203,9 +203,10 @@ def distribution_of_module(name: str) -> str:
 
 
 def mistaken(name: str) -> str:
-    """Return the package that a user probably meant by a name; empty if there is none.
+    """Return the package that a user probably meant by a misspelled name.
 
-    The name of a popular package is assumed to be correct.
+    Return an empty string if no similar package is known. The result is also empty for the name of
+    a popular package, which is assumed to be correct.
     """
     if is_popular(name):
         return ""
@@ -214,7 +215,7 @@ def mistaken(name: str) -> str:
 
 
 def _nearly(name: str, other: str) -> bool:
-    """Return whether two names differ by only one letter, two swapped letters, or dashes."""
+    """Return whether two names differ only by one letter, by two swapped letters, or by dashes."""
     shorter, longer = sorted((name, other), key=len)
     if len(longer) - len(shorter) > 1 or len(shorter) < _SHORTEST or len(longer) == _SHORTEST:
         return name.replace("-", "") == other.replace("-", "")
@@ -227,7 +228,10 @@ def _nearly(name: str, other: str) -> bool:
 
 
 def nearest(name: str) -> str:
-    """Return a similar package name for a name that no index has; empty if there is none."""
+    """Return the package that a user probably meant by a name that no index has.
+
+    Return an empty string if no such package is known.
+    """
     known = of_modules().get(name) or distribution_of(name)
     return known if known and known != name else mistaken(name)
 

@@ -53,14 +53,14 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> list[tuple[str, ...]]:
-        """The `python` arguments that start each command."""
+        """The arguments of `python` that start each of the package's commands."""
         return [("-m", target.partition(":")[0]) for target in self.commands.values()]
 
     @property
     def texts(self) -> dict[str, str]:
-        """Content of the files that make the project an installed package.
+        """The content of each file that makes the project an installed package.
 
-        Keys are paths in the project.
+        Keys are the paths of the files in the project.
         """
         info = f"{FOLDER}/{re.sub(r'[-_.]+', '_', self.name)}-{self.version.replace('-', '_')}"
         entries = "".join(f"{name} = {target}\n" for name, target in self.commands.items())
@@ -78,10 +78,10 @@ class Package(Struct, frozen=True, kw_only=True):
         return texts
 
     def modules(self, project: Path) -> tuple[str, ...]:
-        """Return the paths of the project's modules.
+        """Return the paths of the project's folders and files that contain its modules.
 
-        These are the folders that contain modules. For the top level, the packages and files in it
-        are listed instead.
+        If the top level is one of these folders, the packages and modules in it are returned
+        instead, except for setup.py.
         """
         below = tuple(folder for folder in self.folders if folder != ".")
         if "." not in self.folders:
@@ -91,7 +91,7 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class _Stated(Struct, kw_only=True):
-    """The values from one file, as they are written in the file."""
+    """The package metadata in one file, as it is written there."""
 
     name: Any
     version: Any
@@ -103,7 +103,10 @@ class _Stated(Struct, kw_only=True):
 
 
 def of(settings: Settings) -> Package:
-    """Return the package metadata of the project in the settings; raise the errors of `read`."""
+    """Return the package metadata of the project in the settings.
+
+    Raise `InvalidError` if the project's files define no package.
+    """
     assert settings.project is not None, "it has a definition"
     return read(settings.project)
 
@@ -169,9 +172,9 @@ def _is_module(path: Path) -> bool:
 
 
 def _usual_folder(project: Path) -> str:
-    """Return `src` if it contains modules and is not itself a package; otherwise, return `.`.
+    """Return the folder in which build backends look for modules by default.
 
-    Build backends choose the folder in the same way.
+    This is `src` if it contains modules and is not itself a package; otherwise, it is `.`.
     """
     source = project / "src"
     holds = source.is_dir() and any(map(_is_module, source.iterdir()))
@@ -186,7 +189,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _version(project: Path, folders: Iterable[str], value: Any) -> str:
-    """Return the version that a value specifies; empty if the version is unknown.
+    """Return the version that a value specifies, or an empty string if it is unknown.
 
     The value is the version itself, or a reference to the module or text file that contains it.
     """
@@ -215,14 +218,14 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
 
 
 def _table(data: Any, *keys: str) -> Any:
-    """Return the value under a path of keys in nested tables; by default, an empty table."""
+    """Return the value at a path of keys in nested tables, or an empty table if there is none."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return {} if data is None else data
 
 
 def _pyproject(project: Path) -> _Stated | None:
-    """Return the values in pyproject.toml; None if the file defines no package."""
+    """Return the values in pyproject.toml, or None if the file defines no package."""
     data = parse_toml(read_text(project, "pyproject.toml"), "pyproject.toml")
     metadata = mapping(data.get("project"))
     tool = mapping(data.get("tool"))
@@ -261,7 +264,7 @@ def _pyproject(project: Path) -> _Stated | None:
 
 
 def _setup_cfg(project: Path) -> _Stated | None:
-    """Return the values in setup.cfg; None if the file defines no package."""
+    """Return the values in setup.cfg, or None if the file defines no package."""
     from envbuilder.project.setup_files import cfg_sections  # most projects have none
 
     sections = cfg_sections(project, "setup.cfg")
@@ -281,7 +284,7 @@ def _setup_cfg(project: Path) -> _Stated | None:
 
 
 def _setup_py(project: Path) -> _Stated | None:
-    """Return the literal arguments of the `setup` call in setup.py; None if there is no call."""
+    """Return the literal arguments of the `setup` call in setup.py, or None if there is no call."""
     from envbuilder.project.setup_files import FileReference, Text, read_python, text_of
 
     try:

@@ -1,4 +1,4 @@
-"""Choose a project's framework release, if possible the same for all profiles.
+"""Choose the release of a project's framework, which is the same for all profiles if possible.
 
 The project determines the release and its Python version, and the hardware determines the build. A
 project without limits gets the release with which most profiles were verified. A project with
@@ -70,7 +70,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """Constraints on the framework and its companions that apply to any of their builds."""
+        """The constraints on the framework and its companion packages, without any builds."""
         result = []
         for line in self.lines:
             marker, versions = _parsed(line)
@@ -79,15 +79,15 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def every(self) -> tuple[Line, ...]:
-        """All limits on the release; `required` comes last."""
+        """All limits on the release. The limit in `required` comes last."""
         return (*self.lines, self.required) if self.required else self.lines
 
     def admits(self, chosen: Chosen) -> bool:
-        """Return whether all limits allow a release on the platforms that it has builds for."""
+        """Return whether all limits allow a release on the platforms for which it has builds."""
         return self.obstacle(chosen) is None
 
     def obstacle(self, chosen: Chosen) -> Line | None:
-        """Return the first limit that excludes a release; None if all limits allow it."""
+        """Return the first limit that excludes a release, or None if all limits allow it."""
         names = FRAMEWORKS[self.framework].names
         for line in self.every:
             marker, specifier = _parsed(line)
@@ -100,10 +100,10 @@ class Limits(Struct, frozen=True, kw_only=True):
         return None
 
     def conflict_with(self, profile: Profile, chosen: Chosen) -> str:
-        """Return the reason why a profile cannot use a release; empty if it can.
+        """Return the reason why a profile cannot use a release, or an empty string if it can.
 
-        The reason is a limit on the release, or that the project allows none of the profile's
-        Python versions.
+        Either a limit excludes the release, or the project allows none of the Python versions that
+        the profile has for it.
         """
         if line := self.obstacle(chosen):
             return f"{line.where} asks for {line.text}"
@@ -122,7 +122,7 @@ def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
 
 @cache
 def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
-    """Return the marker of a line, and the specifier of the releases that the line allows."""
+    """Return a line's marker, and its version specifier without builds such as `+cu124`."""
     need = parse(line.text, line.where)
     return need.marker, without_build(need.specifier)
 
@@ -132,8 +132,8 @@ def _goes_with(
 ) -> bool:
     """Return whether the requested version of a companion package fits a framework release.
 
-    For each release, the table has one version of the companion, a range of versions, or neither.
-    If it has neither, versions that belong to other releases do not fit.
+    For each release, the table of releases has one version of the companion, a range of versions,
+    or neither. If it has neither, versions that belong to other releases do not fit.
     """
     from packaging.version import Version
 
@@ -163,16 +163,16 @@ def _goes_with(
 
 
 def without_build(specifier: SpecifierSet) -> SpecifierSet:
-    """Remove the build, such as `+cu124`, from a specifier. The hardware determines the build."""
+    """Return a specifier without builds such as `+cu124`, which the hardware determines."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(_LOCAL.sub("", str(specifier)))
 
 
 def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
-    """Return the releases of a profile, newest first.
+    """Return the releases that a profile can use, newest first.
 
-    Pinned releases are included even if no table lists them.
+    Releases that the limits pin are included even if no table lists them.
     """
     every = profile.choices()
     for line in limits.every:
@@ -184,7 +184,7 @@ def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
 
 
 def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
-    """Return the Python versions of which some patch release is allowed by all limits."""
+    """Return the Python versions for which all limits allow at least one patch release."""
     return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
 
 
@@ -200,9 +200,10 @@ def _fits(version: str, limit: Line) -> bool:
 
 
 def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
-    """Return the release in another tool's lock, or an empty string if the lock has none.
+    """Return the framework release that another tool's lock pins.
 
-    If the lock has several releases, return the one that applies to the largest number of targets.
+    If the lock pins none, return an empty string. If it pins several releases, return the one that
+    applies to the largest number of platforms and Python versions.
     """
     pinned = [line for line in lines if line.locked and pin(line.text, names)]
 
@@ -219,7 +220,7 @@ class _Lock(Struct):
 
 
 def locked(path: Path, *, usable: bool = False) -> Decided | None:
-    """Return the decision recorded in a lock; None if the lock cannot be read.
+    """Return the decision recorded in a lock, or None if the lock cannot be read.
 
     If `usable` is set, also return None if nothing can be built from the lock.
     """
@@ -233,7 +234,7 @@ def locked(path: Path, *, usable: bool = False) -> Decided | None:
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The release and the Python versions that a project uses on a profile."""
+    """The framework release and the Python version that a project uses on a profile."""
 
     chosen: Chosen
     python: str
@@ -245,9 +246,10 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | None:
-    """Return the decision in a lock if it is still valid; otherwise, return None.
+    """Return the decision that a lock records, or None if it is no longer valid.
 
-    It is valid as long as the limits that led to it are unchanged and the profile allows it.
+    A decision is valid as long as the limits that led to it are unchanged, and the profile and the
+    limits still allow it.
     """
     if lock is None or lock.limits != limits.stated or lock.packages not in {"", limits.packages}:
         return None
@@ -279,9 +281,9 @@ def _minor(python: str) -> int:
 
 
 def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Chosen:
-    """Return the release with builds for the CUDA version that some packages were built for.
+    """Return a release with only its builds for the CUDA version that packages in `lines` need.
 
-    Return `chosen` unchanged if the release has no such builds.
+    Return `chosen` unchanged if there are no such builds.
     """
     wanted = {cuda_of(line.name) for line in lines} - {""}
     builds = tuple(build for build in profile.builds if cuda_of(build) in wanted)
@@ -292,9 +294,10 @@ def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Cho
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
     """Return the base image for each Python version, omitting versions that cannot have one.
 
-    A Python version without an image of its own gets the profile's usual base image and the
-    interpreter in the lock. If `managed` is set, this applies to every version. A profile with
-    pinned wheels has only the Python versions that it lists.
+    For a Python version without its own base image, this is the profile's default base image with
+    the interpreter in the lock. If `managed` is set, the interpreter in the lock is used for every
+    version. A profile with pinned wheels has base images only for the Python versions that it
+    lists.
     """
     others = profile.builds and not profile.debian_base
     usual = profile.base.get(profile.image_python) if others else None
@@ -311,7 +314,7 @@ def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[st
 
 
 def impossible(profile: Profile, limits: Limits) -> InvalidError:
-    """Return the error for a profile on which no release is within the project's limits."""
+    """Return the error to raise if none of a profile's releases is within the project's limits."""
     every = _choices(profile, limits)
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
@@ -337,11 +340,11 @@ def decide(
     locked: Callable[[Profile], Decided | None],
     offered: Offered,
 ) -> dict[str, Decision]:
-    """Choose the release and the Python version for each profile; keys are profile names.
+    """Choose the release and the Python version for each profile, by profile name.
 
-    Profiles without an allowed release are omitted. All profiles must have builds. `locked` returns
-    the decision in a profile's lock, which is kept as long as it is valid. `offered` returns the
-    Python versions for which the hash of a build's wheel is available.
+    Profiles without an allowed release are omitted. All profiles must have builds to choose from.
+    `locked` returns the decision in a profile's lock, which is kept as long as it is valid.
+    `offered` returns the Python versions for which the hash of a build's wheel is available.
     """
     decided = dict[str, Decision]()
     options = list[_Options]()
@@ -384,15 +387,18 @@ class _Options(Struct, frozen=True):
         return tuple(python for python in self.allowed[release] if python in have)
 
     def pythons(self, chosen: Chosen) -> tuple[str, ...]:
-        """Return the Python versions with available wheels, or else all allowed versions."""
+        """Return the Python versions for which a release has wheels with known hashes.
+
+        If there are no such versions, return all allowed versions.
+        """
         return self.available(chosen.release) or self.allowed[chosen.release]
 
     def best(self, common: str) -> Chosen:
         """Return the best release for the profile.
 
-        This is the first available one of the common release, the profile's own release, and then
-        older releases and all others. If none is available, return the common release, or else the
-        newest one.
+        This is the first available release in the following order: the common release, the
+        profile's own release, the releases older than the common one, and all others. If none is
+        available, return the common release or, if the profile does not offer it, the newest one.
         """
         older = itertools.dropwhile(
             lambda release: release != common, releases.table_of(self.profile.framework)
@@ -424,8 +430,9 @@ def _common(
 ) -> str:
     """Return the release that all profiles should use if they can.
 
-    This is the release in the largest number of locks, else the first preferred release that a
-    profile has, else the release that is available on the largest number of profiles.
+    This is the release in the largest number of locks. If there are no locks, it is the first
+    preferred release that any profile offers. If no profile offers one, it is the release that is
+    available on the largest number of profiles.
     """
     from packaging.version import Version
 
@@ -451,9 +458,9 @@ def _python(
 ) -> str:
     """Return the Python version that all profiles should use if they can.
 
-    This is the version in the largest number of locks, else the version that the largest number of
-    profiles allow. If there are several such versions, the one with base images on the largest
-    number of profiles is preferred.
+    This is the version in the largest number of locks. If there are no locks, it is the version
+    that the largest number of profiles allow. If there are several such versions, the one with base
+    images on the largest number of profiles is preferred.
     """
     locked = Counter(decision.python for decision in standing.values()).most_common(1)
     if locked:
@@ -469,10 +476,10 @@ def _python(
 
 
 def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
-    """Return the Python versions of an environment.
+    """Return an environment's Python versions, including one with which images can be made.
 
-    These are the default version and, if needed, one more: if no image can be made with the default
-    version, the newest allowed version that has a base image is added.
+    If no image can be made with the default version, the newest allowed version that has a base
+    image is added.
     """
     for_images = [python for python in allowed if python in profile.image_pythons]
     if not profile.makes_images or not for_images or default in for_images:

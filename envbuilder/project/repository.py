@@ -1,7 +1,7 @@
 """Search a repository's files and its README without running anything in the repository.
 
-All content is untrusted. Links that lead out of the repository are not followed, and the amount of
-everything that is read is limited.
+All content is untrusted. Links that lead out of the repository are not followed, and the number and
+the size of the files that are read are limited.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def last_commit(folder: Path) -> date | None:
-    """Return the date of a clone's last commit; None if there is no clone or git fails.
+    """Return the date of a clone's last commit, or None if there is no clone or git fails.
 
     `git cat-file` does not run any hook, pager or program from the repository's configuration.
     """
@@ -104,9 +104,9 @@ def last_commit(folder: Path) -> date | None:
 
 
 class InstallHints(Struct, kw_only=True):
-    """The packages that are installed by commands in a repository's documentation and scripts.
+    """Packages that commands in a repository's documentation and scripts install.
 
-    The packages are in the order of the commands, with the place of each command. The commands may
+    They are in the order of the commands, each with the place of its command. The commands may
     never have been tested.
     """
 
@@ -135,7 +135,10 @@ class InstallHints(Struct, kw_only=True):
 
     @property
     def by_readme(self) -> bool:
-        """Whether a README installs the repository itself, rather than only an image's recipe."""
+        """Whether the command that installs the repository itself is in a README.
+
+        This is false if only another file, such as a Dockerfile, contains the command.
+        """
         return bool(_README.fullmatch(PurePosixPath(self.itself.partition(":")[0]).name))
 
 
@@ -317,7 +320,10 @@ class _Taker:
         """Names of the recipe's conda environments. A second one belongs to another recipe."""
 
     def take(self, command: _Command, *, is_recipe: bool) -> None:
-        """Process a command; `is_recipe` says whether it is part of a README's recipe."""
+        """Process a command.
+
+        `is_recipe` says whether the command is part of a README's installation instructions.
+        """
         kind, arguments, _, section, beside = command
         if section != self._command.section:
             self._inside = "."
@@ -345,7 +351,10 @@ class _Taker:
             self._install(kind, arguments, words)
 
     def _follow(self, script: str) -> None:
-        """Process the commands in a script that the recipe runs, ignoring nested scripts."""
+        """Process the commands in a script, except those that run other scripts.
+
+        Do nothing if the command that runs the script is not part of the recipe.
+        """
         section = self._command.section
         if not self._is_recipe:
             return
@@ -375,7 +384,7 @@ class _Taker:
         return next((clone for clone in self._clones if f"{path}/".startswith(f"{clone}/")), "")
 
     def _path(self, text: str) -> str:
-        """Return the path, relative to the repository, that a command names.
+        """Convert a path in a command's arguments to a path relative to the repository.
 
         The path is first looked up in the folder in which the command runs, then at the top level.
         """
@@ -445,6 +454,6 @@ class _Taker:
                 self.hints.chosen[name] = self._command.where
 
     def _note(self, text: str) -> None:
-        """Add a line to the recipe, unless only some users need it."""
+        """Add a line to the recipe if the current command belongs to it and is for all users."""
         if self._is_recipe and not _ON_CONDITION.search(self._command.beside):
             self.hints.recipe.setdefault(text, self._command.where)

@@ -88,9 +88,9 @@ def read_requirements_txt(project: Path, file: str) -> Listed:
 
 
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
-    """Read requirements from lines in another kind of file.
+    """Read requirements from lines in pip's format that another kind of file contains.
 
-    Each item of `lines` is a place, for use in messages, and the text of a line.
+    Each item of `lines` is the place of a line, for use in messages, and its text.
     """
     reader = _Reader(project)
     reader.take(file, lines, constrains=False)
@@ -215,9 +215,10 @@ class _Reader:
             self._requirements.append(required)
 
     def _located(self, file: str, text: str, where: str) -> tuple[Line | None, str]:
-        """Return a package that is specified only by its location, and a note.
+        """Parse a requirement that consists only of a location, and return it with a note.
 
-        The package is None if the location is the project itself.
+        The note may be empty. The requirement is None if the location is the project itself. Raise
+        `InvalidError` if no package name can be determined from the location.
         """
         location, marker = split_marker(text)
         location = re.sub(r"\A(git\+)?git@", "git+ssh://git@", location)
@@ -297,7 +298,10 @@ _STATED = {
 
 
 def _repository(location: str) -> str:
-    """Return the name of the repository or archive in a URL; empty if there is none."""
+    """Return the name of the repository or archive in a URL.
+
+    Return an empty string if the URL contains neither.
+    """
     path = url_path(location)
     if archive := re.match(r"/[^/]+/([^/]+)/(archive|tarball|zipball)/", path):
         return types.canonical(archive[1])
@@ -345,7 +349,7 @@ def _beside(file: str, target: str, where: str) -> str:
 
 
 def _of_option(option: str, value: str, text: str, where: str) -> str:
-    """Return the note on a line that contains an option; empty if no note is needed.
+    """Return the note on a line that contains an option, or an empty string if none is needed.
 
     Raise `InvalidError` if the option is unknown.
     """

@@ -44,7 +44,7 @@ class ComputedError(InvalidError):
 class _Stated(Struct):
     """The values that a file specifies for a package.
 
-    Each list contains lines for pip, as pairs of a place and a line.
+    `requires` and `extras` contain lines for pip, each as a pair of the line's place and its text.
     """
 
     requires: list[tuple[str, str]] | None = None
@@ -107,9 +107,10 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
 def _dynamic_lines(
     tables: Pyproject, file: str, extras: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield a line for pip for each requirements file that a pyproject.toml names.
+    """Yield a line for pip, preceded by its place, for each requirements file in a pyproject.toml.
 
-    Each line comes with the place that names the file.
+    The line tells pip to read the requirements file, and the place says where pyproject.toml names
+    the file.
     """
     dynamic = tables.tool.setuptools.dynamic
     hooks = mapping(mapping(tables.tool.hatch.get("metadata")).get("hooks"))
@@ -130,7 +131,10 @@ def _dynamic_lines(
 
 
 def _setup_beside(project: Path, file: str) -> str:
-    """Return the setup.py or setup.cfg next to a pyproject.toml; empty if there is none."""
+    """Return the path of the setup.py or setup.cfg in the same folder as a pyproject.toml.
+
+    Return an empty string if there is neither.
+    """
     for name in ("setup.py", "setup.cfg"):
         path = posixpath.join(posixpath.dirname(file), name)
         if (project / path).is_file():
@@ -204,7 +208,7 @@ class Unknown(Struct, frozen=True):
 
 
 class Text(Struct, frozen=True):
-    """A string in the file, and the number of its line."""
+    """A string in the file, and its line number."""
 
     text: str
     line: int
@@ -364,10 +368,10 @@ class StaticReader:
     def _file_of_function(
         self, function: ast.FunctionDef, call: ast.Call
     ) -> FileReference | Unknown:
-        """Return the file that a function reads, if it reads exactly one; otherwise `Unknown`.
+        """Return the file that a function reads, or `Unknown` if it does not read exactly one.
 
         Also return `Unknown` if the function lists packages. The path comes from the arguments of
-        the call, or else from the function's defaults or body.
+        the call or, if there are none, from the function's defaults or body.
         """
         nodes = [*ast.walk(function)]
         self._step(len(nodes) + len(self.names))
@@ -408,7 +412,7 @@ setup.py."""
 
 
 def _name(node: ast.expr) -> str:
-    """Return the last part of a dotted name; empty for any other expression."""
+    """Return the last component of a dotted name, or an empty string for any other expression."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -453,7 +457,7 @@ def _file(value: Any, node: ast.expr) -> FileReference | Unknown:
 
 
 def _path(name: str, parts: Sequence[Any], node: ast.expr) -> Text | Unknown:
-    """Return the path that a path function returns; `Unknown` if it cannot be determined."""
+    """Return the result of a path function, or `Unknown` if it cannot be determined."""
     is_parent = name == "dirname"
     if not (is_parent or name in _JOINING) or not all(isinstance(part, Text) for part in parts):
         return Unknown(node.lineno)
@@ -478,7 +482,7 @@ def _item(held: Any, key: Any, node: ast.expr) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return the string in a `Text`; empty for any other value."""
+    """Return the string in a `Text`, or an empty string for any other value."""
     return value.text if isinstance(value, Text) else ""
 
 
@@ -500,7 +504,7 @@ def read_python(project: Path, file: str) -> StaticReader:
 
 
 def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
-    """Return the values in a setup.py, with the requirements of the chosen extras only."""
+    """Return the values in a setup.py. Of its extras, only the chosen ones are included."""
     reader = read_python(project, file)
     keywords = reader.setup
     if keywords is None:
@@ -533,10 +537,10 @@ def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
 def _python_lines(
     reader: StaticReader, value: Any, key: str, notes: list[str]
 ) -> list[tuple[str, str]]:
-    """Return requirements as lines for pip, each with its place.
+    """Convert the requirements in a setup.py to lines for pip, each with its place.
 
     Notes on requirements that cannot be determined are appended to `notes`. Raise `ComputedError`
-    if none can be determined.
+    if there are requirements, but none of them can be determined.
     """
     items = as_list(value)
     if items and not any(isinstance(item, Text | FileReference) for item in items):

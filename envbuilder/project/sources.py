@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, ...]:
     """Return the sources that the lines specify, without duplicates.
 
-    Raise `InvalidError` if a package has two sources on the same target.
+    Packages in `excluded` are skipped. Raise `InvalidError` if a package has two sources on the
+    same platform and Python version.
     """
     sources: dict[tuple[str, str, str], Source] = {}
     for line in lines:
@@ -48,7 +49,7 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
 
 
 def with_digests(resolution: Resolution, project: Path) -> Resolution:
-    """Return the resolution with the digests of all sources that are folders."""
+    """Return a copy of a resolution with the digest of each source that is a folder."""
     sources = (replace(source, digest=_digest(project, source)) for source in resolution.sources)
     return replace(resolution, sources=tuple(sources))
 

@@ -94,7 +94,7 @@ def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file
 
 
 def is_itself(parsed: Requirement, project: str, where: str) -> bool:
-    """Return whether a requirement is for the project itself, which includes its extras.
+    """Return whether a requirement names the project itself, in order to include its extras.
 
     Raise `InvalidError` if such a requirement has a marker.
     """
@@ -203,7 +203,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
         )
 
     def leaves_open(self, extras: Collection[str]) -> bool:
-        """Return whether the requirements, or those of any of the extras, are in another file."""
+        """Return whether another file contains requirements of the project or of the extras."""
         if self.is_poetry:
             return False
         if self.project is None:
@@ -232,8 +232,9 @@ def read_pyproject(
 ) -> Listed:
     """Read a project's requirements, including those of the chosen extras and groups.
 
-    If `is_open` is set, the remaining requirements are in other files. Raise `InvalidError` if the
-    file is invalid or does not contain the requirements.
+    If `is_open` is set, the file need not contain all requirements, because the caller reads the
+    remaining ones from other files. Raise `InvalidError` if the file is invalid or does not contain
+    the requirements.
     """
     if not is_open:
         _require_static(tables, file, extras, groups)
@@ -290,9 +291,9 @@ def _required(
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> Iterator[tuple[Line, str]]:
-    """Yield a project's requirements, each with a note, which may be empty.
+    """Yield the requirements of a project and of the chosen extras and groups, each with a note.
 
-    Each extra and each group is read only once.
+    A note may be empty. Each extra and each group is read only once.
     """
     folder = posixpath.dirname(file)
     members = texts_of(tables.tool.uv.workspace.get("members"))
@@ -341,7 +342,10 @@ def _required(
 
 
 def _lines_of(text: str) -> dict[str, str]:
-    """Return the line of each quoted string, as `:3`; empty if the string occurs more than once."""
+    """Return the line number of each quoted string in the form `:3`.
+
+    The number is omitted, leaving an empty string, if the quoted string occurs more than once.
+    """
     lines = dict[str, str]()
     for number, content in enumerate(text.split("\n"), 1):
         for double, single in re.findall(_QUOTED, content):
@@ -366,9 +370,10 @@ def _from_sources(
     folder: str,
     members: Sequence[str],
 ) -> Iterator[tuple[Line, str]]:
-    """Yield a requirement once for each of its sources in `tool.uv.sources`, each with a note.
+    """Yield a requirement with each of its sources in `tool.uv.sources`, together with a note.
 
-    On targets for which none of the sources' markers is true, the package comes from an index.
+    If no source applies to all targets, the requirement is also yielded without a source. On
+    targets for which none of the markers is true, the package then comes from an index.
     """
     everywhere = False
     for table in tables:
@@ -398,7 +403,7 @@ def _from_sources(
 
 
 def _member(project: Path, folder: str, members: Sequence[str], name: str) -> str:
-    """Return the folder of the workspace member with this name; empty if there is none."""
+    """Return the folder of a workspace member, or an empty string if no member has this name."""
     for pattern in members[:_MOST_MEMBERS]:
         if not re.match(r"(?!.*(\.\.|\*\*))[A-Za-z0-9_][^\x00]{0,200}\Z", pattern):
             continue
@@ -425,7 +430,10 @@ _MARKERS = frozenset(
 
 
 def specifier(constraint: str) -> str:
-    """Convert a Poetry constraint to PEP 440. If it has alternatives, only the last one is used."""
+    """Convert a Poetry constraint to a version specifier as defined by PEP 440.
+
+    If the constraint has alternatives, only the last one is used.
+    """
     last = re.split(r"\|\|?", constraint[:LONGEST])[-1]
     clauses = re.split(r",|(?<=[\w*])\s+(?=[\^~<>=!0-9])", last.strip())
     return ",".join(filter(None, map(_clause, clauses)))
@@ -454,9 +462,11 @@ def _clause(text: str) -> str:
 def translated(
     name: str, value: Any, where: str, folder: str = "", extra: str = ""
 ) -> Iterator[tuple[Line, str]]:
-    """Yield a requirement in another tool's table, once for each of its cases, with a note.
+    """Convert an entry of another tool's table, and yield the requirements that result, with notes.
 
-    Relative paths are relative to `folder`. `extra` is an additional marker.
+    If `value` is a list, each of its items results in one requirement. Relative paths are relative
+    to `folder`. `extra` is a marker that is added to each requirement. Raise `InvalidError` if an
+    item is neither a version constraint nor a table.
     """
     for case in value if isinstance(value, list) else [value]:
         table = {"version": case} if isinstance(case, str) else case
@@ -477,7 +487,7 @@ def translated(
 
 
 def _table_markers(table: dict[str, Any]) -> Iterator[str]:
-    """Yield the conditions in the table of a requirement as markers."""
+    """Yield the conditions in a requirement's table, converted to markers."""
     yield str(table.get("markers") or "")
     if platform := table.get("platform"):
         yield f'sys_platform == "{platform}"'
@@ -509,7 +519,7 @@ _KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
 
 
 def lines_of_keys(text: str) -> dict[str, str]:
-    """Return the first line that sets each key in a TOML document, as `:3`."""
+    """Return the number of the line that first sets each key in a TOML document, such as `:3`."""
     lines: dict[str, str] = {}
     number = 1
     end = 0

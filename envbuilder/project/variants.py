@@ -1,7 +1,7 @@
-"""The profiles and locks that a command uses. In a project, these are the project's variants.
+"""The profiles and locks that a command uses, adapted to the project if there is one.
 
-A variant is a profile that is adapted to the project. The project's files determine the release of
-the framework and its companions, and the hardware determines the build.
+A profile that is adapted to a project is called a variant. The project's files determine the
+release of the framework and its companions, and the hardware determines the build.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ReleaseOptions(NamedTuple):
-    """Options for choosing releases for which no lock records a decision yet."""
+    """Options for choosing framework releases and for keeping the decisions that locks record."""
 
     offered: Offered = attrgetter("pythons")
     """Function that returns the Python versions for which the hash of a build's wheel is
@@ -63,7 +63,7 @@ ANY = ReleaseOptions()
 
 
 class ProjectProfiles:
-    """An environment of a project, on each of the project's profiles."""
+    """The variants of one environment of a project, one for each of the project's profiles."""
 
     def __init__(
         self,
@@ -77,11 +77,12 @@ class ProjectProfiles:
         loaded: dict[str, Profile] | None = None,
         read: environments.Read | None = None,
     ) -> None:
-        """Store the inputs.
+        """Prepare the variants of an environment, whose files are read only when they are needed.
 
         `has_folders` says whether the folders of the project's sources exist, which is not the case
         in a bundle. `loaded` contains the profiles that were already read from `folders`, by name.
-        `read` is the function that reads the requirements in a file, by default `forms.read`.
+        `read` is the function that reads the requirements in a file, by default `forms.read`. Raise
+        `InvalidError` if the environment does not exist.
         """
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
@@ -99,10 +100,10 @@ class ProjectProfiles:
         return {file: file_sha256(self._project / file) for file in self.contents.read_from}
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
-        """Return the profiles that the project lists.
+        """Return the names of the profiles that the project lists.
 
-        By default, return all profiles, except profiles for older GPUs that offer no additional
-        builds.
+        If the project has no list, return the names of all profiles, except profiles for older GPUs
+        that offer no additional builds.
         """
         profiles = self._definition.profiles
         if profiles is not None:
@@ -110,7 +111,10 @@ class ProjectProfiles:
         return tuple(filterfalse(self._is_twin, profile_files.names(folders)))
 
     def _is_twin(self, name: str) -> bool:
-        """Return whether a profile for older GPUs offers no builds beyond the usual profile's."""
+        """Return whether a profile for older GPUs only offers builds that the main one has.
+
+        The main profile is the one that the profile for older GPUs is derived from.
+        """
         gpu = variant_of(name)
         if gpu is None:
             return False
@@ -139,7 +143,7 @@ class ProjectProfiles:
         return self._profiles[name]
 
     def alias_of(self, name: str) -> str:
-        """Return the profile for a kind of hardware.
+        """Return the profile for a kind of hardware and the project's framework.
 
         For example, return `jax-cuda` for `cuda` if the project uses JAX.
         """
@@ -205,7 +209,7 @@ class ProjectProfiles:
         return release.decide(self.limits, profiles, self._locked, self._options.offered)
 
     def _locked(self, profile: Profile) -> Decided | None:
-        """Return the decision recorded in a profile's lock, or None if it must not be kept."""
+        """Return the decision in a profile's lock, or None if there is no decision to keep."""
         moves = self._options.upgraded & FRAMEWORKS[profile.framework].names
         if moves or self._options.keep == "none":
             return None
@@ -256,7 +260,10 @@ class ProjectProfiles:
 
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:
-        """The project's framework and the reason for it. The reason is empty for the default."""
+        """The project's framework, and the reason why it was chosen.
+
+        The reason is empty if the default framework is used.
+        """
         return framework_of(self._definition, self.contents.requirements)
 
     def lock_path(self, name: str) -> Path:
@@ -269,9 +276,9 @@ class ProjectProfiles:
 
     @cached_property
     def contents(self) -> Contents:
-        """Everything that the environment requires; the files are read at most once.
+        """Everything that the environment requires, which is read from files at most once.
 
-        If `framework_version` is set, the files do not determine the release.
+        If `framework_version` is set, the files do not determine the framework's release.
         """
         contents = environments.contents(
             self._definition, self.environment, self._project, self._read
@@ -297,7 +304,7 @@ def library(settings: Settings) -> Library:
 
 
 def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProfiles | None:
-    """Return the project's variants of profiles; None if no project defines environments.
+    """Return the project's variants of profiles, or None if no project defines environments.
 
     Raise `InvalidError` if the environment or a listed profile does not exist.
     """
@@ -327,11 +334,12 @@ def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProf
 
 
 def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
-    """Return a project's framework and the reason for it. The reason is empty for the default.
+    """Return a project's framework, and the reason why it was chosen.
 
-    A framework that is itself required takes precedence over packages that use a framework. If the
-    project's file names a framework, all others are treated as ordinary packages. Otherwise, raise
-    `InvalidError` if several frameworks are required.
+    The reason is empty if the default framework is used. If the project's file names a framework,
+    that framework is used, and all others are treated as ordinary packages. Otherwise, a framework
+    that is itself required takes precedence over packages that use a framework. Raise
+    `InvalidError` if several frameworks are required and the file names none.
     """
     if definition.framework:
         return definition.framework, f"{PROJECT_FILE} names it"
@@ -361,10 +369,11 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
 
 
 def adapt(profile: Profile, contents: Contents, decision: Decision | None = None) -> Profile:
-    """Return a profile with an environment's packages, Python, variables and system packages.
+    """Return a copy of a profile that is adapted to an environment.
 
-    If the profile has builds to choose from, `decision` contains the release and the Python
-    version. Raise `InvalidError` if a line cannot be combined with the profile.
+    The environment determines the packages, the Python versions, the variables and the system
+    packages. If the profile has builds to choose from, `decision` contains the release and the
+    Python version. Raise `InvalidError` if a line cannot be combined with the profile.
     """
     environment = contents.environment
     lines, notes = on_hardware(contents.requirements, profile)
@@ -488,9 +497,9 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
 def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -> Iterator[str]:
     """Yield the constraints, except those on packages that every build of the framework pins.
 
-    A project's requirements on parts of the framework become constraints, since the profile
-    determines which parts are installed. The same applies to requirements on a kernel compiler that
-    has another name on this hardware.
+    A project's requirements for components of the framework become constraints, because the profile
+    determines which components are installed. The same applies to requirements for a kernel
+    compiler that has another name on this hardware.
     """
     framework = FRAMEWORKS[profile.framework]
     for line in contents.constraints:
@@ -553,7 +562,10 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
 
 
 def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
-    """Return the reason why a backend cannot provide the environment; empty if it can."""
+    """Return the reason why a backend cannot provide the environment.
+
+    Return an empty string if it can.
+    """
     have = {*(line.name for line in contents.requirements), *contents.environment.system_packages}
     if contents.conda and backend != "conda":
         from envbuilder.project import conda

@@ -42,7 +42,11 @@ Rule = Callable[[Run], Iterator[Finding]]
 
 
 def judged(watched: Watched) -> Watched:
-    """Return the report with its verdict and its findings, sorted by loss, largest first."""
+    """Return the report with its verdict and its findings.
+
+    The findings are sorted by lost time, largest first. A finding is omitted if another finding
+    explains it.
+    """
     run = _run(watched)
     findings: list[Finding] = []
     for rule in RULES:
@@ -56,10 +60,10 @@ def judged(watched: Watched) -> Watched:
 
 
 def _run(watched: Watched) -> Run:
-    """Return a watched command in the form that the rules judge.
+    """Convert a watched command to the form that the rules judge.
 
-    Its training processes are combined, weighted by their work if it is known, or else by their
-    duration.
+    The results of its training processes are averaged. Each process is weighted by its matrix work
+    if the work of all processes is known, and otherwise by its duration.
     """
     requested = clipped(watched.requested, NAME)
     weighed = _weighed(watched)
@@ -126,7 +130,10 @@ def _lasted(trained: Sequence[Observed]) -> float:
 
 
 def _at_once(trained: Sequence[Observed]) -> int:
-    """Return the mean number of processes that trained at the same time, rounded and at least 1."""
+    """Return the mean number of processes that trained at the same time.
+
+    The number is rounded, and is at least 1.
+    """
     seconds = sum(process.training_seconds for process in trained)
     return max(round(seconds / (_lasted(trained) or math.inf)), 1)
 
@@ -138,9 +145,10 @@ def training(watched: Watched) -> tuple[Observed, ...]:
 
 
 def another_environment(watched: Watched) -> str:
-    """Return the environment that trained, or was to train, if it is not the profile's environment.
+    """Return the environment of the training if it is not the profile's environment.
 
-    Return an empty string if it is the profile's environment.
+    If no process trained, return the environment of the first watched process that ran outside the
+    profile's environment. Return an empty string if all processes used the profile's environment.
     """
     for process in training(watched) or watched.processes:
         if process.environment:
@@ -149,7 +157,7 @@ def another_environment(watched: Watched) -> str:
 
 
 def environment(watched: Watched) -> str:
-    """Return text that says whether the training ran in the profile's environment."""
+    """Return a text that says in which environment the training ran."""
     other = another_environment(watched)
     if other:
         return f"Another environment: {other}"
@@ -159,12 +167,12 @@ def environment(watched: Watched) -> str:
 
 
 def speed(watched: Watched) -> tuple[float, str] | None:
-    """Return the speed of the training and its unit, or None if the speed is not known.
+    """Return the training speed and its unit, or None if the speed is unknown.
 
-    Tokens or samples are counted over all processes together. The speeds of processes that trained
-    at the same time add up, and processes that trained one after another share the total time. If
-    neither tokens nor samples were observed, the speed is the highest number of steps per second of
-    any process.
+    Tokens or samples are summed over all processes. The speeds of processes that trained at the
+    same time add up, and processes that trained one after another share the total time. If neither
+    tokens nor samples were observed, the speed is the highest number of steps per second of any
+    process.
     """
     trained = [p for p in training(watched) if p.training_seconds > 0]
     seconds = _lasted(trained)
@@ -177,7 +185,10 @@ def speed(watched: Watched) -> tuple[float, str] | None:
 
 
 def device(watched: Watched) -> str:
-    """Return the title and name of the device that did most of the work, or `unknown`."""
+    """Return the title and the name of the device that did most of the work.
+
+    Return `unknown` if neither work nor parameters were observed.
+    """
     name = _most(watched, "device")
     shown = printable(name, NAME)
     for process in training(watched):
@@ -200,9 +211,10 @@ def framework(watched: Watched) -> str:
 
 
 def _most(watched: Watched, field: str) -> str:
-    """Return the value of `field` with most of the matrix work or, without work, most parameters.
+    """Return the value of `field` that accounts for most of the matrix work.
 
-    Return `unknown` if neither work nor parameters were observed.
+    If no work was observed, use the size of the parameters instead. Return `unknown` if neither was
+    observed.
     """
     pairs: list[tuple[str, float]] = []
     for process, weight in _weighed(watched):
@@ -290,7 +302,7 @@ def _load(run: Run) -> Iterator[Finding]:
 
 
 def _environment(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the training ran in an environment other than the profile's."""
+    """Yield a finding if the training did not run in the profile's environment."""
     if other := another_environment(run.watched):
         yield finding(
             "environment",

@@ -1,9 +1,9 @@
-"""The data of a watched training run, in the form in which it is stored, validated on reading.
+"""The data of a watched training run, in the form in which it is stored.
 
 Each process of the command that imports a framework writes an `Observed`. Together with the
-command, its location and the machine's own counters, these make a `Watched`, which is the stored
-report. Both are untrusted, since the script could have written them. Therefore, every number and
-string has a limit here.
+command, its location and the machine's own counters, these make up a `Watched`, which is the stored
+report. Both types are validated on reading. They are untrusted, because the script could have
+written them. Therefore, the size of every number and string is limited here.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class Placed(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """The work of an operator (`aten::addmm`) on one device in one dtype, over all sampled steps.
+    """The work of one operator on one device in one dtype, summed over all sampled steps.
 
-    `flops` counts matrix products, convolutions and attention, both forward and backward. `seconds`
-    is the time taken by the calls on the host. Only on the CPU is this the time of the work itself.
+    An example of an operator is `aten::addmm`. `flops` counts the operations of matrix products,
+    convolutions and attention, both forward and backward. `seconds` is the time that the calls took
+    on the host. Only on the CPU is this the time of the work itself.
     """
 
     operator: Name
@@ -109,7 +110,11 @@ class Loader(Struct, frozen=True, kw_only=True):
 
 
 class Autocast(Struct, frozen=True, kw_only=True):
-    """Number of enabled autocast regions entered, their dtypes, and whether a scaler was used."""
+    """A process's use of autocast.
+
+    It consists of the number of enabled autocast regions that were entered, their dtypes, and
+    whether a gradient scaler was used.
+    """
 
     entered: Count = 0
     dtypes: Annotated[tuple[Name, ...], _Rows] = ()
@@ -117,7 +122,7 @@ class Autocast(Struct, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """The observations of a framework in one process. None stands for what was not observed."""
+    """What was observed of a framework in one process. None means that a value was not observed."""
 
     framework: Literal["torch", "jax", "tensorflow"]
     version: Name
@@ -186,7 +191,10 @@ class Observed(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """An accelerator as its driver describes it. The values are means over the training run."""
+    """An accelerator as described by its driver.
+
+    Utilization and power are means over the training run.
+    """
 
     index: Count
     name: Name
@@ -206,7 +214,10 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """The project's commit, and whether its files matched the commit when the command started."""
+    """The commit of the project, and whether the project's files matched it.
+
+    The files are compared with the commit when the command starts.
+    """
 
     environment: Name = ""
     """Name of the project's environment. Empty for the environment `default`."""
@@ -215,7 +226,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A problem or lost time: a sentence that says what was measured, and advice."""
+    """A problem or a loss of time, with a sentence that says what was measured, and with advice."""
 
     kind: Name
     says: Annotated[str, Meta(max_length=500)]
@@ -271,8 +282,8 @@ def encoded(watched: Watched) -> str:
 def readable(watched: Watched) -> Watched:
     """Return the report in a form that can be stored and read back.
 
-    Credentials are removed. If the report would otherwise be too large to be read, processes are
-    removed as well.
+    Credentials are removed. If the report is then still too large to be read, processes are also
+    removed.
     """
     watched = decoding.convert(redacted_values(msgspec.to_builtins(watched)), Watched)
     while watched.processes:
@@ -290,7 +301,7 @@ def readable(watched: Watched) -> Watched:
 
 
 def read(path: Path) -> Watched:
-    """Read a stored report. Raise `InvalidError` if it is damaged or of another kind."""
+    """Read a stored report. Raise `InvalidError` if the file is damaged or is not a report."""
     return parsed(files.read_named(path, decoding.LARGEST), path)
 
 
@@ -306,7 +317,10 @@ _WHAT_IT_IS = Hint("Write a report", ("watch", "--output", "FILE", "--", "COMMAN
 
 
 def part(path: Path) -> Observed | None:
-    """Return the data that a process wrote, or None if the file is damaged or is a link."""
+    """Return the observations that a process wrote to a file.
+
+    Return None if the file is damaged or is a symbolic link.
+    """
     try:
         if path.is_symlink():
             return None

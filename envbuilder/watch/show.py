@@ -1,4 +1,4 @@
-"""Show a watched training run: as text after the command's own output, or as a page."""
+"""Show a watched training run, as text after the command's own output or as an HTML page."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ def verdict(watched: model.Watched) -> str:
 
 
 def facts(watched: model.Watched) -> list[Fact]:
-    """Return the facts measured over all processes together. Empty if no process trained."""
+    """Return the measured values to show, for all processes together.
+
+    Values that were not observed are omitted. Return an empty list if no process trained.
+    """
     trained = judge.training(watched)
     return [fact for fact in _facts(watched, trained) if fact.value] if trained else []
 
 
 def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterator[Fact]:
-    """Yield the facts to show. A fact that was not observed has an empty value."""
+    """Yield the measured values to show. A value that was not observed is an empty string."""
     longest = max(trained, key=lambda p: p.training_seconds)
     seconds = longest.training_seconds or math.inf
     yield Fact("Framework", judge.framework(watched))
@@ -80,7 +83,10 @@ def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterato
 
 
 def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes") -> str:
-    """Return each device and dtype in `table` with its percentage of all `field`, largest first."""
+    """Return the devices and dtypes with the largest shares in `table`, largest first.
+
+    Each share is a percentage of the sum of `field` over all rows.
+    """
     rows = chain.from_iterable(getattr(process, table) for process in trained)
     sums = totals((f"{row.device} {row.dtype}", getattr(row, field)) for row in rows)
     total = sum(size for _, size in sums)

@@ -1,8 +1,8 @@
-"""Rules that judge what was measured in one process of a training run. They have no side effects.
+"""Rules that judge what was measured in one process of a training run.
 
-Each rule needs a measurement: anything that was not measured is neither criticized nor assumed to
-be right. When in doubt, rules report nothing, because a sentence that wrongly criticizes a training
-run costs more trust than a loss that is not mentioned.
+The rules have no side effects. Each rule needs a measurement. Anything that was not measured is
+neither criticized nor assumed to be right. When in doubt, a rule reports nothing, because wrongly
+criticizing a training run costs more trust than failing to mention a loss of time.
 """
 
 from __future__ import annotations
@@ -165,10 +165,10 @@ def is_on(device: str, requested: str) -> bool:
 
 
 def device_share(process: Observed, requested: str) -> float | None:
-    """Return the share of a process's work on the requested kind of device, or None if unknown.
+    """Return the fraction of a process's work that was done on the requested kind of device.
 
-    The share is based on the matrix work if any was observed. Otherwise, it is based on the
-    parameters, because nothing else can be observed of compiled code.
+    It is the fraction of the matrix work if any was observed. Otherwise, it is the fraction of the
+    parameters, because nothing else can be observed of compiled code. Return None if it is unknown.
     """
     share = share_of(process.work, "flops", lambda row: is_on(row.device, requested))
     if share is None:
@@ -261,13 +261,19 @@ def _torch(requested: str) -> str:
 
 
 def _at(copies: Sequence[Copy]) -> str:
-    """Return a phrase that names the lines of the script that copied the most data."""
+    """Return a phrase that says which lines of the script copied the most data.
+
+    If no line is known, the phrase says that the copies were made in a library.
+    """
     lines = totals((copy.where, copy.bytes) for copy in copies if copy.where)
     return f"at {first([where for where, _ in lines], 3)}" if lines else "in a library"
 
 
 def doubles(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield a finding if float64 was used where float32 is usual."""
+    """Yield a finding if float64 was used for much of the work or for many parameters.
+
+    Usually, float32 is enough.
+    """
     share, what = max(
         (share_of(process.work, "flops", _is_double) or 0.0, "matrix work"),
         (share_of(process.parameters, "bytes", _is_double) or 0.0, "parameters"),
@@ -289,11 +295,11 @@ def _is_double(row: Work | Placed) -> bool:
 
 
 def autocast(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield a finding if autocast or a gradient scaler is used, but the work is in float32.
+    """Yield a finding if the work is in float32 although autocast or a scaler is used.
 
     The evidence is the dtypes of the work done with gradients. The finding is wrong if autocast is
-    intended for a teacher or an evaluation. Nothing is reported if autocast took effect in work
-    without gradients.
+    intended only for a teacher model or an evaluation. Nothing is reported if autocast took effect
+    in work without gradients.
     """
     asked = process.autocast
     steps = process.steps or 0
@@ -318,8 +324,9 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
 def waiting(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield a finding if the training waited for its data.
 
-    The evidence is the time that the loaders took to provide each batch. The cause named in the
-    finding is wrong if other programs used the CPUs. In that case, the finding says so.
+    The evidence is the time that the loaders took to provide each batch. The finding assumes that
+    the loaders are the cause, which is wrong if other programs used the CPUs. In that case, the
+    finding mentions these programs.
     """
     loader = process.loader
     if loader is None or not loader.batches or not process.training_seconds:
@@ -397,11 +404,11 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
 
 
 def updates(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield a finding if the optimizer's steps change nothing.
+    """Yield a finding if the optimizer's steps change no parameters.
 
-    The evidence is that no compared parameter with a gradient changed in the last comparisons,
-    which cover most of the training. Nothing is reported if there are several optimizers, because
-    another optimizer may take its turn later.
+    The evidence is that no compared parameter with a gradient changed in the most recent
+    comparisons, and that these cover most of the training. Nothing is reported if there are several
+    optimizers, because another optimizer may take its turn later.
     """
     share = 1 - min(process.changed_at / max(process.steps or 0, 1), 1.0)
     still = process.unchanged_updates
@@ -420,11 +427,11 @@ def updates(process: Observed, _: Run) -> Iterator[Finding]:
 
 
 def modules(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield a finding if models were trained in `eval()` mode, or with one sample at a time.
+    """Yield findings if models were trained in `eval()` mode or with one sample at a time.
 
-    The evidence covers all models that an optimizer trains, in every sampled step. The finding is
-    wrong if the user intends either. Training with one sample at a time is assumed to be intended
-    for text data and for long steps.
+    The evidence covers all models that an optimizer trains, in every sampled step. The findings are
+    wrong if the user intends these modes. Training with one sample at a time is assumed to be
+    intended for text data and for long steps.
     """
     windows = process.windows
     if process.evaluating == windows >= LEAST_WINDOWS:
@@ -466,11 +473,11 @@ def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def losses(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield a finding if the loss was not finite, or if it stays at the level of guessing.
+    """Yield a finding if the loss was not finite or is no better than random guessing.
 
-    The level of guessing is the logarithm of the number of classes that cross entropy received. The
-    finding is wrong for a long training run that learns nothing at first. Nothing is reported if
-    the loss falls at all.
+    The loss of guessing is the logarithm of the number of classes that the cross-entropy function
+    received. The finding of guessing is wrong for a long training run that learns nothing at first.
+    Nothing is reported if the loss falls at all.
     """
     pairs = process.losses
     lost = [step for step, loss in pairs if loss is None]

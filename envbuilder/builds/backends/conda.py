@@ -223,7 +223,10 @@ class CondaEnvironment(NativeEnvironment):
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
-        """The folders that contain programs, relative to the prefix; the venv's comes first."""
+        """The folders that contain programs, relative to the prefix.
+
+        The venv's folder comes first.
+        """
         return (f"{VENV}/bin", "bin")
 
     def existing(self) -> Artifact | None:
@@ -240,7 +243,7 @@ class CondaEnvironment(NativeEnvironment):
         return [_bash(), "-c", _INSIDE, str(self.prefix / prefixes.SCRIPT), *argv]
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return the variables that the environment sets besides its activation script.
+        """Return the variables that the environment sets in addition to its activation script.
 
         The activation script itself prepends the environment's program folders to `PATH`.
         """
@@ -250,14 +253,14 @@ class CondaEnvironment(NativeEnvironment):
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
         """Return a variable that tells the activation command which variables to restore.
 
-        Return an empty dictionary if there are none.
+        Return an empty dictionary if `names` is empty.
         """
         text = " ".join(names)
         return {_STATED: text} if text else {}
 
 
 def _bash() -> str:
-    """Return the path of bash; raise `ToolError` if it is missing."""
+    """Return the path of bash. Raise `ToolError` if it is missing."""
     path = process.which("bash")
     if path is None:
         raise ToolError(
@@ -270,8 +273,8 @@ def _bash() -> str:
 def prepare(build: Locked) -> CondaEnvironment:
     """Read the conda lock, check the host and plan the environment.
 
-    Raises `InvalidError` (exit 2) if there is no usable lock, `HostError` (3) if the host lacks
-    features that the lock requires, and `ToolError` (4) if py-rattler, bash or a compiler is
+    Raise `InvalidError` (exit 2) if there is no usable lock, `HostError` (exit 3) if the host lacks
+    features that the lock requires, and `ToolError` (exit 4) if py-rattler, bash or a compiler is
     missing.
     """
     profile = build.profile

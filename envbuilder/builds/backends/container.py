@@ -121,11 +121,11 @@ def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
 
 
 def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
-    """Return the uid and gid to run a command with.
+    """Return the uid and gid with which a command runs in a container.
 
     These are the user's ids or, if the user is root, the ids of the folder's owner. If the owner is
-    root as well, the command runs as root, without capabilities in the container, since only root
-    can write to such a folder.
+    root too, the command runs as root but without capabilities, since only root can write to such a
+    folder.
     """
     return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
 
@@ -133,7 +133,10 @@ def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
 def groups_in(
     folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the folder's group if the user needs it to write to the folder, else no group."""
+    """Return a tuple with the folder's group if the user needs this group to write to the folder.
+
+    Otherwise, return an empty tuple.
+    """
     uid, gid = user
     shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
     return (folder.st_gid,) if shared else ()
@@ -202,7 +205,7 @@ class DockerEnvironment:
             self._names += (records.claim(plan.fingerprint, build.settings),)
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build made exactly this one, else None.
+        """Return the image if an earlier build of the same plan made it, else None.
 
         The image is found even if it now has another name.
         """
@@ -219,9 +222,10 @@ class DockerEnvironment:
         return None
 
     def restore_names(self) -> None:
-        """Add the names that the existing image lacks, and record them.
+        """Tag the existing image with the names that it lacks, and record its names.
 
-        These are the names in the plan, and the name by which this data folder claims the image.
+        Its names are the names in the plan, and the name by which this data folder claims the
+        image.
         """
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
@@ -285,9 +289,10 @@ class DockerEnvironment:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> process.Completed:
-        """Run the payload in a container that has no network access and can write only to `RECORD`.
+        """Run the payload in a container without network access, which can write only to `RECORD`.
 
-        Raise `VerifyError` if the image is not the one that was built.
+        Return the completed process. Raise `VerifyError` if the image is not the one that was
+        built.
         """
         image = self._checked_id()
         paths = {name: f"/{name}" for name in folders}
@@ -377,9 +382,9 @@ class DockerEnvironment:
         return self._engine.run_command(container, terminal=False)
 
     def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
-        """Return a command's container, and the reason why the project is not at its host path.
+        """Return the container for a command, and why the project is not mounted at its host path.
 
-        The reason is empty if the project is at its host path.
+        The reason is empty if the project is mounted at its host path.
         """
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.require_lasting(argv, wheels, self.profile.name)

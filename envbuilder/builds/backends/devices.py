@@ -24,8 +24,8 @@ def visible(
 ) -> tuple[dict[str, str], str]:
     """Return the variables that select the GPUs an environment may use, and a note for the user.
 
-    `hiding` contains variables that hide GPUs that do not work. The caller's own variables in
-    `environ` take precedence over them. Those that select GPUs are always part of the result,
+    `hiding` contains variables that hide GPUs that do not work. The caller's variables in `environ`
+    take precedence over them. The result always includes the caller's variables that select GPUs,
     because a container does not inherit them. The note may be empty.
     """
     row = ACCELERATORS[accelerator]
@@ -77,8 +77,9 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
 def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devices:
     """Replace the GPUs and device nodes with the accelerator's CDI device, if the engine offers it.
 
-    Otherwise, return the access unchanged. The groups are kept, because the process that opens the
-    device nodes is not root.
+    CDI is the Container Device Interface. If the engine does not offer the device, return the
+    access unchanged. The groups are kept, because the process that opens the device nodes is not
+    root.
     """
     name = ACCELERATORS[profile.accelerator].cdi
     if name not in offered:

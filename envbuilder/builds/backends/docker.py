@@ -111,7 +111,7 @@ def prepare(build: Locked) -> Product:
 
 
 def _notes(build: Locked, reason: str) -> tuple[str, ...]:
-    """Return a note that explains the choice of the builder, if there is a reason to give.
+    """Return a note that explains the choice of builder, or no note if `reason` is empty.
 
     Commands that run something get no note: they rarely build anything, and they print a line of
     their own.
@@ -145,7 +145,7 @@ def needs_layers(request: Request) -> bool:
 def _linked(
     target: Target, every: Sequence[File], dockerfile: str, work: Path
 ) -> dict[str, LinkFiles]:
-    """Return the steps that provide the build's files, as hard links in additional build contexts.
+    """Return the steps that provide the files for the build as hard links in extra build contexts.
 
     The keys are the names of the contexts.
     """
@@ -285,7 +285,7 @@ def plan(
 
 
 def _digest(identity: str) -> str:
-    """Return the digest in `name@digest` or in an engine's image id; empty for a plain name."""
+    """Return the digest in `name@digest` or in an engine's image id, or "" for a plain name."""
     match = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
     return f"sha256:{match[1]}" if match else ""
 
@@ -440,7 +440,7 @@ def plan_layers(
 
 
 def _room(build: Locked, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
-    """Return the disk space that the cached layers and the image need, for each folder.
+    """Return, for each folder, the disk space that the cached layers and the image need.
 
     The estimate for an engine is higher, because engines store an image both compressed and
     unpacked.
@@ -465,9 +465,9 @@ def _end(
 ) -> tuple[Artifact, tuple[Step, ...]]:
     """Return the artifact, and the steps that save, push or load the image.
 
-    If the request says so, the image is saved to disk, pushed to a registry, or both. Otherwise, it
-    is loaded into an engine. `ahead` is the temporary name of the preloaded layers, or empty if
-    there are none.
+    As requested, the image is saved to disk, pushed to a registry, or both. If neither was
+    requested, it is loaded into an engine. `ahead` is the temporary name of the preloaded layers,
+    or empty if there are none.
     """
     request = build.request
     settings = build.settings
@@ -517,7 +517,7 @@ def _system(
     work: Path,
     engine: BuildCommand | None,
 ) -> System:
-    """Describe how an engine builds and exports the Dockerfile's stage of system packages.
+    """Describe how an engine builds and exports the Dockerfile stage that installs system packages.
 
     Raise `ToolError` if there is no engine, or if the base image is on disk.
     """

@@ -1,8 +1,8 @@
 """Refuse programs on PATH that look like the environment's but belong to another Python.
 
-An environment contains only what its lock names, which does not include pip. If a user ran pip, the
-shell would find another installation of it further down PATH. That pip would change another
-environment and report success. Programs are recognized by name.
+An environment contains only the packages in its lock, which does not include pip. If a user ran
+pip, the shell would find another installation of it further down PATH. That pip would change
+another environment and report success. Programs are recognized by name.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def require_own(
 
 
 def _interpreter(path: Path) -> Path | None:
-    """Return the path of the interpreter that a Python script names, or None if it names none."""
+    """Return the interpreter specified at the start of a Python script, or None if not found."""
     try:
         with path.open("rb") as stream:
             match = _STARTER.match(stream.read(_HEAD_BYTES).removeprefix(b"#!/bin/sh\n"))

@@ -1,9 +1,9 @@
 """Locks on native environments, so that an environment in use is neither removed nor replaced.
 
-The file that is locked is the environment's marker. Commands share the lock, whereas a removal
-needs it exclusively. The lock belongs to the open file. Therefore, a program that replaces this
-process keeps the lock, and child processes inherit it. The lock is released when the last of these
-processes ends, however it ends and on whichever machine.
+The locked file is the environment's marker. Commands share the lock, whereas removing the
+environment requires an exclusive lock. The lock belongs to the open file. Therefore, a program that
+replaces this process keeps the lock, and child processes inherit it. The lock is released when the
+last of these processes ends, however it ends and on whichever machine.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The integrity manifest of a native environment: a list of its files at the end of its build.
 
 The manifest is stored in the environment, and the manifest's digest in the environment's marker.
-With both, verification can name the files that have been changed, added or removed since the build.
+With both, verification can list the files that have been changed, added or removed since the build.
 The manifest also covers the base interpreter, because the environment uses that interpreter's
-libraries. The digest of a tree depends on the contents of files, not on their times, owners or
-storage. Bytecode (`__pycache__`) is covered only if the build compiled it, because interpreters add
-more later.
+libraries. The digest of a tree depends on the contents of files, but not on their times, their
+owners or how they are stored. Bytecode (`__pycache__`) is covered only if the build compiled it,
+because interpreters add more bytecode later.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ package, a distribution or a file that envbuilder added."""
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True, gc=False):
-    """An entry of a tree.
+    """An entry of a folder tree, such as a file, a link or a folder.
 
     `content` is the sha256 or the identity of a file, or the target of a link.
     """
@@ -199,7 +199,7 @@ def _digest(text: str) -> str:
 
 
 class Difference(Struct, frozen=True):
-    """A path at which two trees differ."""
+    """A path at which two trees differ, and how they differ."""
 
     path: str
     how: Literal["changed", "added", "missing"]
@@ -221,9 +221,10 @@ def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Differ
 
 
 def base_of(python: str) -> tuple[str, ...]:
-    """Query an interpreter for the paths of its program and of its libraries.
+    """Ask an interpreter for the paths of its program and its libraries, and return these paths.
 
-    A library's path may be that of a folder. Raise `BuildError` if the interpreter does not answer.
+    The path of a library may be that of a folder. Raise `BuildError` if the interpreter does not
+    answer.
     """
     # -S: no sitecustomize adds to the path.
     done = process.run([python, "-I", "-S", "-c", _BASE_QUESTION], timeout=_SECONDS)
@@ -343,9 +344,9 @@ def altered(prefix: Path) -> str:
 
 
 def portable_digest(prefix: Path) -> str:
-    """Return the digest of an environment's current files, except the host-dependent ones.
+    """Return the digest of an environment's current files, except those that depend on the host.
 
-    Raises `OSError` if a file cannot be read.
+    Raise `OSError` if a file cannot be read.
     """
     return _portable(prefix, read_tree(prefix, OURS))
 
@@ -397,7 +398,7 @@ def marker(prefix: Path) -> dict[str, Any]:
 
 
 def is_sealed(prefix: Path) -> bool:
-    """Return whether a folder is empty or was made by envbuilder, even if it has changed since."""
+    """Return whether a folder is empty or envbuilder made it, even if it has changed since."""
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 

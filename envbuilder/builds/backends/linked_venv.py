@@ -174,9 +174,10 @@ def _installed(
 
 
 def _stored(step: ShareWheels, file: File, wheel: Unpacked, reserved: Collection[str]) -> Unpacked:
-    """Move an installed wheel's files to the folder of unpacked wheels, and complete its RECORD.
+    """Move an installed wheel's files to the folder of unpacked wheels, and return them.
 
-    Files that belong to the venv itself are not moved. `reserved` contains their paths.
+    The wheel's RECORD is completed. Files that belong to the venv itself are not moved. `reserved`
+    contains their paths.
     """
     root = Path(step.unpacked)
     scratch = Path(step.scratch)

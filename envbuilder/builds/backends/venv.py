@@ -81,7 +81,7 @@ class Folders(Struct, frozen=True):
 
 
 def folders_for(settings: Settings, name: str) -> Folders:
-    """Return the folders for building the environment `name`."""
+    """Return the working folder and the final location of the environment `name`."""
     return Folders(settings.envs_dir / name, settings.envs_dir / f".{name}.partial")
 
 
@@ -137,7 +137,10 @@ def environment_room(settings: Settings, files: Iterable[File]) -> Room:
 
 
 def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
-    """Return the .deb files that contain the preloaded libraries, including those of the base."""
+    """Return the .deb files that contain the preloaded libraries.
+
+    These include .deb files of the base image.
+    """
     debs = (*target.of_kind("deb"), *target.base_files)
     return tuple(f for f in debs if profile.preload and f.name in profile.system_packages)
 
@@ -255,14 +258,14 @@ def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
 
 
 def refused_programs(profile: Profile) -> list[Any]:
-    """Return facts for a fingerprint that determine the stubs of the refused programs."""
+    """Return the fingerprint's facts about the stubs that replace programs such as pip."""
     return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
 
 
 class NativeEnvironment(Environment):
     """A planned environment in a folder on this machine.
 
-    It is a venv unless a subclass changes that.
+    Unless a subclass says otherwise, the environment is a venv.
     """
 
     def __init__(self, build: Locked, target: Target, plan: Plan) -> None:
@@ -287,7 +290,7 @@ class NativeEnvironment(Environment):
         """Return the environment if an earlier build completed it and no file is missing.
 
         Otherwise, return None. An environment that was returned cannot be removed as long as this
-        object exists.
+        `NativeEnvironment` object exists.
         """
         self._hold = None
         held = in_use.hold(self.prefix)
@@ -317,7 +320,7 @@ class NativeEnvironment(Environment):
         return integrity.altered(self.prefix)
 
     def made_by(self) -> dict[str, str]:
-        """Return the version of the locked uv, by the tool's name."""
+        """Return the version of the locked uv, in a dictionary whose key is the tool's name."""
         return tool_versions(self.plan)
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -397,11 +400,11 @@ class NativeEnvironment(Environment):
 
     @cached_property
     def _scratch(self) -> tuple[Path, integrity.State]:
-        """A temporary folder with the build's bytecode, and the current state of the environment.
+        """A temporary folder with the build's bytecode, and the environment's current state.
 
         Computing this property checks that the environment has not changed since its build. The
-        payload uses only the bytecode in the folder. The property is computed only once: tuning
-        starts the payload a hundred times, and should not hash 12,000 files each time.
+        payload uses only the bytecode in the folder. The property is computed only once, because
+        tuning starts the payload a hundred times and should not hash 12,000 files each time.
         """
         before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
@@ -422,8 +425,8 @@ class NativeEnvironment(Environment):
     ) -> int:
         """Replace this process with a command, which is looked up in the environment first.
 
-        Raise `CommandError` if the command is not found, and `ToolError` if it belongs to another
-        Python.
+        Raise `CommandError` if the command is not found, and `ToolError` if it belongs to a Python
+        outside the environment.
         """
         folders = [self.prefix / name for name in self.bin_folders]
         folders += map(Path, access.programs)
@@ -537,9 +540,9 @@ def prepare(build: Locked) -> NativeEnvironment:
     """Find an interpreter and plan the environment.
 
     The locked interpreter is used if the profile requires it, or if this machine has no interpreter
-    of a locked version. Cached facts about an interpreter are used as long as the interpreter's
-    files do not change. A rebuild ignores the cache and queries the interpreter again. Raise
-    `ToolError` (exit 4) if the interpreter or a compiler is missing.
+    of a locked version. Facts about an interpreter are cached until its files change. A rebuild
+    ignores the cache and queries the interpreter again. Raise `ToolError` (exit 4) if the
+    interpreter or a compiler is missing.
     """
     profile = build.profile
     lock = build.lock
@@ -596,9 +599,10 @@ def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step
 def rehomed(
     build: Locked, env: Path, *, home: Path, python: str, version: str, system_site: bool = False
 ) -> Rehome:
-    """Return a step that changes a venv's interpreter folder to `home`, the final location.
+    """Return a step that sets the interpreter folder in a venv's settings to `home`.
 
-    `python` is the target of the venv's link to the interpreter.
+    `home` is the folder's final location. `python` is the target of the venv's link to the
+    interpreter.
     """
     return Rehome(
         what="point it to its interpreter",

@@ -1,1 +1,1 @@
-"""The builder `layers`: assemble an OCI image from a base image and reproducible layers."""
+"""The `layers` builder, which assembles an OCI image from a base image and reproducible layers."""

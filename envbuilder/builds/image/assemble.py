@@ -82,7 +82,7 @@ _PREFIX = conventions.PREFIX.lstrip("/")
 
 
 class Assembly:
-    """The assembly of a single image, in a work folder of its own."""
+    """The assembly of a single image, which takes place in a separate work folder."""
 
     def __init__(
         self,
@@ -170,7 +170,10 @@ class Assembly:
         return python
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
-        """Write an OCI layout that contains only the image: the base and the added layers."""
+        """Write an OCI layout that contains only the image, and return the layout.
+
+        The image consists of the base's layers and the added layers.
+        """
         step = self._step
         base = self._base
         layout = Layout.create(folder)
@@ -218,7 +221,10 @@ class Assembly:
 
     @property
     def _compiling(self) -> dict[str, str]:
-        """The settings that determine the bytecode in a layer; empty if there is no bytecode."""
+        """The settings that determine the bytecode in a layer.
+
+        The mapping is empty if the image gets no bytecode.
+        """
         if self._compiler is None:
             return {}
         return {"bytecode": compiler_sha256(), "python": self._compiler.identity}
@@ -265,7 +271,7 @@ class Assembly:
     def _scaffold_layer(self, root: rootfs.RootFs) -> Added:
         """Return the layer of the venv scaffold.
 
-        The scaffold depends on the image's Python and on the users of the base image.
+        The layer depends on the image's Python and on the users that the base image defines.
         """
         inputs = {
             "kind": "frame",
@@ -307,9 +313,9 @@ class Assembly:
         yield layer.Member(path=prefix, kind="folder", mode=0o755)
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
-        """Return the layer of system packages and the filesystem that the layers above build on.
+        """Return the layer of system packages, and the root filesystem that includes this layer.
 
-        The list is empty if there are no such packages.
+        The layer is in a list, which is empty if there are no system packages.
         """
         step = self._step
         base = self._base
@@ -345,7 +351,7 @@ class Assembly:
     def _ensure(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Return the cached layer, or make it.
+        """Return the layer made from `inputs` from the cache, or make it from `members`.
 
         `members` is iterated only if the layer is made.
         """
@@ -356,7 +362,7 @@ class Assembly:
     ) -> layer.Layer:
         """Write a layer to the cache, and return it.
 
-        With `on_base`, parent folders keep the metadata that they have in the base.
+        If `on_base` is true, parent folders keep the metadata that they have in the base image.
         """
         entries = list(members)
         paths = {m.path for m in entries}
@@ -392,7 +398,10 @@ class Assembly:
         }
 
     def _files(self, part: Part) -> Iterator[layer.Member]:
-        """Yield the files of a layer, which are read from the wheels or were installed by uv."""
+        """Yield the files of one layer of wheels.
+
+        Each file is read from its wheel, or from the environment into which uv installed it.
+        """
         site = self._python.site
         seen: set[str] = set()
         for wheel in part.wheels:
@@ -432,7 +441,7 @@ class Assembly:
         return self._wheels_open[wheel.sha256]
 
     def _installed(self) -> Stage:
-        """Return the stage after uv has installed the wheels whose files need an installer."""
+        """Return the stage after uv has installed the wheels that need an installer."""
         stage = self._staged()
         if self._to_install:
             folder = self._work / "wheels"
@@ -463,9 +472,9 @@ class Assembly:
 
 
 def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
-    """Yield the home and work folders of the image's user, and the files that list the users.
+    """Yield the image user's home and work folders, and the files that define the user.
 
-    These files are the base's passwd and group files with a line for the user added.
+    These files are the base's passwd and group files, each with a line added for the user.
     """
     for name, line in (("etc/passwd", conventions.PASSWD), ("etc/group", conventions.GROUP)):
         text = contents.get(name, b"")
@@ -483,7 +492,7 @@ def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
 
 
 def _names(part: Part, wheel: Wheel) -> Iterable[str]:
-    """Return the names of those unchanged files of a wheel that belong to a part."""
+    """Return the names of those of a wheel's unchanged files that belong to `part`."""
     return part.files or wheel.files.keys() - {*part.without}
 
 
@@ -498,15 +507,16 @@ def _plain(path: str, packed: Packed) -> layer.Member:
 class Preloader(Struct):
     """A background thread that loads finished layers into an engine while others are being made.
 
-    A preload is an image without the upper layers. It gets the name `ref`. If `ref` is empty,
-    nothing is loaded.
+    A preload is an image without the upper layers. It is loaded under the name `ref`. If `ref` is
+    empty, nothing is loaded.
 
     An engine unpacks layers one by one in a single thread, which takes about as long as making the
     layers. By the time the complete image is loaded, the engine has already unpacked the preloaded
     layers, so they are not sent again.
 
     On exit, the preloader waits for a load that is in progress. After an error, it also removes the
-    tag from the engine. Otherwise, the caller removes the tag once the complete image is loaded.
+    tag `ref` from the engine. Otherwise, the caller removes the tag once the complete image is
+    loaded.
     """
 
     _ref: str

@@ -2,8 +2,8 @@
 
 The Python version of the base is checked before anything is fetched. If the base is in a layout,
 the version is read from its files. If the base is in an engine, its Python is run in the same way
-as in the build. If the version cannot be determined like this, the build itself fails if the Python
-has the wrong version.
+as in the build. If neither method determines the version, the build itself fails if the Python has
+the wrong version.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings)
 
 
 def repository(profile: str, settings: Settings) -> str:
-    """Return the repository name for a profile's images. Each project has its own name.
+    """Return the repository name for a profile's images, which differs between projects.
 
     The name contains the name of the project folder, the name of the environment (unless it is the
     default environment) and a few digits of a hash, which distinguish project folders of the same
@@ -207,7 +207,7 @@ def require_maker(base: MakeBase | None = None) -> None:
 
 
 def loaded(step: MakeBase, settings: Settings) -> LoadBase:
-    """Return the step that loads a base into the engine under the name that the Dockerfile uses."""
+    """Return the step that loads a base into the engine under the name used in the Dockerfile."""
     return LoadBase(
         what="load the base into the engine",
         layout=step.layout,
@@ -228,8 +228,8 @@ def find(
 ) -> Base:
     """Find the requested, configured or locked base image, and provide it as an OCI layout.
 
-    `engine` is an already connected engine, if there is one. Set `scripts` if packages run scripts
-    during installation. The engine then needs the base image as well.
+    `engine` is an already connected engine, or None. `scripts` must be true if packages run scripts
+    during installation. In that case, the engine needs the base image in addition to the layout.
     """
     locked = target.base
     assert locked is not None, "a target with a base"
@@ -290,7 +290,10 @@ def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
 
 
 def pulled(engine: Engine, ref: str, platform: str) -> Image:
-    """Have the engine pull an image, and return it. Raise `BuildError` if it is not available."""
+    """Have the engine pull an image, and return it.
+
+    Raise `BuildError` if the engine does not have the image afterwards.
+    """
     with console.progress().task(f"pull the base image {ref}"):
         engine.pull(ref, platform)
     image = engine.image(ref)
@@ -402,7 +405,7 @@ def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
     """Return the version (X.Y) of the Python that the build would use in the base.
 
     Return an empty string if the version is unknown. If the base has no Python, return a phrase
-    that says so.
+    that says so, for use in an error message.
     """
     answer = _said_by_engine(plan, ref, _PYTHON_QUERY.format(minor=plan.python), progress)
     if answer == "none":
@@ -411,7 +414,10 @@ def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
 
 
 def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress) -> str:
-    """Run a shell command in the base and return its output, or "" if the command cannot be run."""
+    """Run a shell command in the base, and return the command's output.
+
+    Return an empty string if the command cannot be run.
+    """
     with connection.connect() as engine:
         image = engine.image(ref) or pulled(engine, ref, plan.platform)
         container = Container(
@@ -465,7 +471,7 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
 
 def read_contents(folder: str, platform: types.Platform, cache: LayerCache) -> BaseContents:
-    """Return the contents of a platform's image in a layout.
+    """Return the contents of the image for a platform, which is stored in the layout `folder`.
 
     The index of the image's root filesystem is cached. Raise `EnvbuilderError` if the image is
     missing or damaged.
@@ -506,7 +512,7 @@ def write_image(
 
 
 def created(epoch: int) -> str:
-    """Format a time, in seconds since 1970, as an image's configuration requires it."""
+    """Return a time, given in seconds since 1970, in the format of an image's configuration."""
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -105,7 +105,10 @@ def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
 
 
 def made_by(base: MakeBase) -> dict[str, str]:
-    """Return the versions of the programs that made a base, by name; empty if they are unknown."""
+    """Return the versions of the programs that made a base, by program name.
+
+    The mapping is empty if the versions are unknown.
+    """
     try:
         return decoding.from_json((Path(base.layout) / _MADE_BY).read_bytes(), dict[str, str])
     except (OSError, ValueError):
@@ -328,7 +331,7 @@ def _belongs(path: str, *, is_folder: bool) -> bool:
 
 
 def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
-    """Raise `BuildError` unless exactly the locked packages are installed and configured."""
+    """Raise `BuildError` unless precisely the locked packages are installed and configured."""
     member = entries.get(deb.STATUS)
     text = member.source.read_bytes() if member and isinstance(member.source, Path) else b""
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
@@ -351,7 +354,8 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
 def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
     """Yield the plain data files that the packages' maintainer scripts would have created.
 
-    These are the default users and groups, and a dpkg status that lists the packages as unpacked.
+    These files are the lists of Debian's default users and groups, and a dpkg status file that
+    lists the packages as unpacked.
     """
     for source, target in _MASTERS.items():
         if source in entries and target not in entries:

@@ -2,7 +2,7 @@
 
 The interpreter, its standard library and its C library are unpacked from the image's layers only
 once. The image's own loader starts the interpreter, so no root privileges, engine or container are
-needed. Both builders therefore compile with the same Python, regardless of this machine's own
+needed. Both image builders therefore compile with the same Python, regardless of this machine's own
 Python.
 """
 
@@ -93,10 +93,10 @@ def _is_shared(path: str) -> bool:
 def _unpacked(
     targets: Mapping[str, Sequence[str]], layers: Sequence[Path], folder: Path
 ) -> Unpacked:
-    """Unpack files from an image's layers into a folder.
+    """Unpack files from an image's layers into a folder, and return the unpacked folder.
 
-    `targets` maps the path of each file in the image to the paths, relative to the folder, that the
-    file is written to.
+    `targets` maps the path of each file in the image to one or more paths in the folder. A copy of
+    the file is written to each of them.
     """
     with temporary(folder.parent / WORK) as work:
         new = work / folder.name

@@ -29,7 +29,7 @@ SYSTEM_FORMAT = 2
 class LayerCache:
     """A folder of layers, which are looked up by their inputs.
 
-    With `fresh`, existing layers are never returned.
+    If `fresh` is true, existing layers are never returned.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None], *, fresh: bool) -> None:

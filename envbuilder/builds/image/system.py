@@ -119,7 +119,7 @@ def unpacked(
 
 
 def _reason(debs: Sequence[File]) -> str:
-    """Return the names and versions of the packages, as the reason for having their layer."""
+    """Return the packages' names and versions, to be given as the reason why their layer exists."""
     return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
 
 
@@ -131,11 +131,10 @@ def built(
     work: Path,
     run: Callable[[Step], None],
 ) -> tuple[list[Added], rootfs.RootFs]:
-    """Have an engine install the packages.
+    """Have an engine install the packages, and return their layer and the new root filesystem.
 
-    Return their layer and an index of the new root filesystem.
-
-    Raise `BuildError` if the engine used a different base image.
+    The root filesystem is returned as an index of its files. Raise `BuildError` if the engine used
+    a different base image.
     """
     inputs = {
         "kind": "system",
@@ -189,9 +188,9 @@ def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> la
 
 
 def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
-    """Record an image that is in the engine only during this step, so that `clean` finds it.
+    """Record an image that is in the engine only during this step.
 
-    Return the path of the record.
+    Return the path of the record, which allows the command `clean` to find the image.
     """
     loaded = records.LoadedImage(
         profile=step.labels.get(f"{LABEL}profile"),
@@ -213,7 +212,7 @@ def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
 
 
 def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
-    """Yield the bytes of a layer's tar archive without what the engine itself added.
+    """Yield the bytes of a layer's tar archive, without what the engine added to the layer.
 
     `digest` is updated with the original bytes. The Dockerfile leaves nothing newer than `epoch`.
     However, it cannot control the mount points that Buildah creates, or the deletion times that
@@ -261,8 +260,8 @@ def unpacked_members(
 ) -> tuple[layer.Member, ...]:
     """Return the files that change in an image when .deb files are installed into it.
 
-    Packages that the image already contains are skipped. Raise `BuildError` if installing a package
-    takes more than unpacking its files.
+    Packages that the image already contains are skipped. Raise `BuildError` if a package cannot be
+    installed just by unpacking its files.
     """
     status = root.contents.get(deb.STATUS)
     if status is None:
@@ -351,9 +350,9 @@ def _refused(file: File, reason: str) -> BuildError:
 def _placed(
     file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
 ) -> Iterator[layer.Member]:
-    """Yield a package's file at its path in the base.
+    """Yield a package's file at the path that it has in the base.
 
-    Links in the base are followed, such as those of a merged `/lib`.
+    Links in the base are followed, such as a link from `/lib` to `/usr/lib`.
     """
     folder, _, base = name.rpartition("/")
     path = f"{_resolved_folder(file, folder, root)}/{base}".lstrip("/")
@@ -376,9 +375,9 @@ def _placed(
 
 
 def _resolved_folder(file: File, folder: str, root: rootfs.RootFs) -> str:
-    """Return the path of a folder after following the base's links.
+    """Return the path of a folder in the base, after following the base's links.
 
-    Path components that do not exist in the base are kept unchanged at the end of the path.
+    If the last components of the path do not exist in the base, they are kept unchanged.
     """
     parts = folder.split("/") if folder else []
     for depth in range(len(parts), -1, -1):

@@ -10,7 +10,7 @@ An environment gets clones of the files if the file system supports them, otherw
 failing that, copies. If a hard-linked file is changed in place, it changes in every environment.
 Therefore, the files are read-only, and each file is compared with its record before it is linked. A
 file that differs from its record is written again. Each environment contains the records of its
-files, so that a change can be detected there (`builds.shared`).
+files, so that a change can also be detected in the environment (`builds.shared`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _UNABLE = frozenset(
 
 
 class Contents(Struct, frozen=True):
-    """The contents of an unpacked folder."""
+    """The contents of a folder into which files of a wheel were unpacked."""
 
     files: tuple[SharedFile, ...]
     rest: str = ""
@@ -88,7 +88,7 @@ class Contents(Struct, frozen=True):
 
 
 class Unpacked(Struct, frozen=True):
-    """A folder that contains a wheel's unchanged files, or their bytecode."""
+    """A folder that contains the unchanged files of a wheel, or the bytecode of its modules."""
 
     folder: Path
     contents: Contents
@@ -118,7 +118,7 @@ class Unpacked(Struct, frozen=True):
         return self.folder, [f.path for f in self.contents.files if f.path.endswith(".py")]
 
     def is_same(self, file: SharedFile) -> bool:
-        """Return whether a file still has the size, time and inode that it was written with."""
+        """Return whether a file still has its recorded size, modification time and inode."""
         try:
             status = os.lstat(f"{self.folder}/{file.path}")
         except OSError:
@@ -130,10 +130,10 @@ class Unpacked(Struct, frozen=True):
         return all(map(self.is_same, self.contents.files))
 
     def link(self, site: Path) -> tuple[SharedFile, ...]:
-        """Clone, link or copy the files into a site-packages folder.
+        """Clone, link or copy the files into a site-packages folder, and return their records.
 
-        Return the records of the files there. Existing files are kept. This is safe because wheels
-        with different bytes for the same path are never installed together.
+        Files that already exist there are kept. This is safe because wheels with different bytes
+        for the same path are never installed together.
         """
         source = str(self.folder)
         target = str(site)
@@ -159,9 +159,9 @@ class Unpacked(Struct, frozen=True):
 
 
 def _place(source: str, target: str, ways: list[_Way]) -> _Way:
-    """Put a file in place by the first of `ways` that works, and return that way.
+    """Clone, link or copy a file with the first function in `ways` that works.
 
-    Ways that the file system does not support are removed from `ways`.
+    Return that function. Functions that the file system does not support are removed from `ways`.
     """
     while True:
         way = ways[0]
@@ -209,7 +209,7 @@ def unpack(
 ) -> Unpacked:
     """Return a wheel's unchanged files, unpacking the wheel if they are missing or damaged.
 
-    `show` is called with the number of bytes just written. Raises `BuildError` if the wheel is
+    `show` is called with the number of bytes just written. Raise `BuildError` if the wheel is
     damaged.
     """
     from filelock import FileLock
@@ -239,10 +239,11 @@ def unpack(
 
 
 def with_rest(wheel: File, root: Path, store: Store) -> Unpacked:
-    """Return an unpacked wheel whose `rest`, the wheel of all other files, is undamaged.
+    """Return an unpacked wheel, after making sure that its `rest` is undamaged.
 
-    If necessary, the wheel is unpacked as by `unpack`. The unchanged files may be damaged. Such
-    damage is detected when the files are linked.
+    `rest` is the wheel that contains all files except the unchanged ones. If it is missing or
+    damaged, the wheel is unpacked as by `unpack`. The unchanged files may be damaged. Such damage
+    is detected when the files are linked.
     """
     unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
     if unpacked and _has_rest(unpacked):
@@ -291,10 +292,9 @@ def _has_rest(unpacked: Unpacked) -> bool:
 
 
 def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
-    """Move a new folder to its final location, write its record, and return it.
+    """Move a new folder to its final location, write its record, and return the unpacked folder.
 
-    If a folder already exists there, it is moved out of the way, to the folder that contained the
-    new one.
+    If a folder already exists at the location, it is first moved into the parent folder of `new`.
     """
     folder.parent.mkdir(exist_ok=True)
     if folder.exists():

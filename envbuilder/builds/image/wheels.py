@@ -1,4 +1,4 @@
-"""Wheels in an image: read their files directly or have uv install them; split them into layers.
+"""Read the wheels' files for an image, or have uv install them, and split them into layers.
 
 Only a wheel's metadata, scripts and data folders need an installer. If uv installed the whole
 wheel, unpacking all other files (12,000 in torch's wheel), reading them once and removing them
@@ -96,7 +96,10 @@ class Packed(Struct, frozen=True):
         return bool(self.entry.external_attr >> 16 & 0o111)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the file's content. Raise `BuildError` if it does not match the ZIP directory."""
+        """Yield the file's content in pieces.
+
+        Raise `BuildError` if the content does not match the size and checksum in the ZIP directory.
+        """
         lib = _zlib()
         crc = 0
         size = 0
@@ -123,8 +126,8 @@ class Packed(Struct, frozen=True):
 class Wheel:
     """An open wheel, which distinguishes files that are installed unchanged from all other files.
 
-    A wheel is a context manager. `name` is used in error messages. Raise `BuildError` if the file
-    is not a wheel.
+    A wheel is a context manager. `name` is used in error messages. The constructor raises
+    `BuildError` if the file is not a wheel.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -153,7 +156,10 @@ class Wheel:
         self._others = [i for i in entries if i.filename not in self.files]
 
     def modules(self, folder: Path) -> tuple[Path, list[str]]:
-        """Write the unchanged modules to `folder`. Return `folder` and the modules' paths in it."""
+        """Write the wheel's unchanged modules to `folder`.
+
+        Return `folder` and the modules' paths relative to it.
+        """
         names = [name for name in self.files if name.endswith(".py")]
         for name in names:
             path = folder / name
@@ -218,7 +224,7 @@ class Wheel:
 
 
 def completed(installed: str, rows: Iterable[Sequence[str]]) -> bytes:
-    """Return RECORD with the rows of the unchanged files added.
+    """Return the content of RECORD with the rows of the unchanged files added.
 
     `installed` is the RECORD that the installer wrote for the other files.
     """
@@ -293,10 +299,7 @@ def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
 
 @cache
 def _zlib() -> Any:
-    """Return the zlib module to use.
-
-    This is Intel's ISA-L if it is installed, because it takes half the time.
-    """
+    """Return Intel's ISA-L if it is installed, because it takes half the time, else zlib."""
     try:
         from isal import isal_zlib
     except ImportError:  # there are no wheels of it for other processors
@@ -308,7 +311,10 @@ def _zlib() -> Any:
 
 
 def requirements(wheels: Iterable[File], folder: Path) -> str:
-    """Return a requirements file for the wheels, with the hashes of their files in `folder`."""
+    """Return the text of a requirements file that pins the wheels by version and hash.
+
+    `folder` contains the wheel files, from which the hashes are computed.
+    """
     lines = [
         f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n" for w in wheels
     ]
@@ -488,7 +494,7 @@ is split by folder, because an image can have at most `MOST_LAYERS` layers."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """The content of one layer of wheels."""
+    """The files that one layer takes from wheels."""
 
     wheels: tuple[File, ...]
     files: tuple[str, ...] = ()
@@ -507,10 +513,10 @@ def parts(
 ) -> list[Part]:
     """Return the content of each layer for the wheels, bottom layer first.
 
-    Each large wheel gets one or more layers of its own, and all other wheels share one last layer.
-    The largest wheels are in the lowest layers, because an engine unpacks a layer again if a layer
-    below it changed. `split` returns the groups that `cut` yields for a large wheel. `room` is the
-    maximum number of layers, not counting the last one.
+    Each large wheel gets one or more layers, and all other wheels share the last layer. The largest
+    wheels are in the lowest layers, because an engine unpacks a layer again if a layer below it
+    changed. `split` returns the groups that `cut` yields for a large wheel. `room` is the maximum
+    number of layers, not counting the last one.
     """
     ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
     large = [w for w in ranked if sizes[w.sha256] >= LARGE][: max(room, 0)]

@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Limits on how much of the engine's machine a container may use. 0 means no limit."""
+    """Limits on the memory and the processes of a container. 0 means no limit."""
 
     memory: int = 0
     """Maximum memory in bytes, including the page cache and files in memory, but not swap."""
@@ -117,7 +117,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The image, command and arguments, which follow the flags of the client's `run`."""
+        """The image, command and arguments, which follow the flags of the `run` command."""
         return (self.image, *self.entrypoint[1:], *self.arguments)
 
     @property
@@ -157,7 +157,7 @@ def mount(volume: Volume) -> str:
 
 
 def _quoted(field: str) -> str:
-    """Quote a field of a CSV line if this is necessary."""
+    """Return a field of a CSV line, in quotation marks if it needs them."""
     plain = not set(field) & set('",\r\n')
     return field if plain else '"{}"'.format(field.replace('"', '""'))
 

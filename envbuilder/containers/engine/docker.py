@@ -83,7 +83,10 @@ class DockerEngine(Engine):
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return files in an image, copied from a container that is created but not started."""
+        """Return files in an image, copied from a container that is created but not started.
+
+        Return None if the engine does not have the image for this platform.
+        """
         api = self._api
         try:
             info = api.inspect_image(ref)
@@ -165,13 +168,16 @@ class DockerEngine(Engine):
         return {key: size - shared for key, (size, shared) in sizes.items() if 0 <= shared <= size}
 
     def remove(self, ref: str, only: str = "") -> None:
-        """Remove an image by tag, but not its parent images, with a longer timeout."""
+        """Remove an image by tag, but not its parent images.
+
+        The engine is given more time to respond than for other requests.
+        """
         with self._waiting(_REMOVAL_SECONDS):
             super().remove(ref, only)
 
     @contextmanager
     def _waiting(self, seconds: int) -> Iterator[None]:
-        """Set the timeout in seconds for the engine's responses within the context."""
+        """Set the timeout for the engine's responses, in seconds, within the context."""
         previous = self._api.timeout
         self._api.timeout = seconds
         try:
@@ -182,8 +188,7 @@ class DockerEngine(Engine):
     def tag(self, image: Image, name: str) -> None:
         """Give an image an additional name.
 
-        If another image has the name, the name is taken away from it. Raise `BuildError` if the
-        engine fails.
+        If another image has the name, that image loses it. Raise `BuildError` if the engine fails.
         """
         repository, tag = parse_repository_tag(name)
         try:
@@ -207,11 +212,12 @@ class DockerEngine(Engine):
         return images
 
     def _remove(self, ref: str) -> None:
-        """Remove an image by tag or id, but not its parent images, which may not be envbuilder's.
+        """Remove an image by tag or id, but not its parent images.
 
-        Another reason to keep the parent images is a bug in Docker 26.1 with the containerd store.
-        If a tag used to belong to a `docker commit` of the image that has the tag now, Docker
-        mistakes the image for its own parent, and follows the chain of parents forever.
+        The parent images might not be envbuilder's. Another reason to keep them is a bug in Docker
+        26.1 with the containerd store. If a tag used to belong to a `docker commit` of the image
+        that has the tag now, Docker mistakes the image for its own parent, and follows the chain of
+        parents forever.
         """
         with _removing(ref):
             self._api.remove_image(ref, noprune=True)
@@ -386,7 +392,7 @@ def _discard(remove: Callable[..., None], *arguments: str, **options: bool) -> N
 
 @contextmanager
 def _removing(name: str) -> Iterator[None]:
-    """Raise `BuildError` if a request in the context that removes `name` fails."""
+    """Raise `BuildError` if the SDK request in the context, which removes `name`, fails."""
     try:
         yield
     except (APIError, RequestException) as error:

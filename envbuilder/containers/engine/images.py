@@ -113,7 +113,7 @@ def remember(layout: Layout, recorded: Layout) -> None:
 def layers(
     engine: Engine, recorded: Layout, manifest: Manifest, names: Sequence[str], preload: str
 ) -> set[types.Digest]:
-    """Return the digests of an image's layers that the engine is known to have.
+    """Return the digests of those layers of an image that the engine is known to have.
 
     First look in the engine for the image `preload`, which consists of the lower layers. If it is
     missing, look for the images that currently have the `names`, because the new image usually
@@ -129,7 +129,7 @@ def layers(
 
 
 def _recorded(digest: types.Digest, recorded: Layout) -> set[types.Digest]:
-    """Return the layers of an image whose manifest or index is recorded, else an empty set."""
+    """Return an image's layers, or an empty set if its manifest or index is not recorded."""
     try:
         path = recorded.blob(digest)
         return _layers(path.read_bytes(), recorded) if path.is_file() else set()
@@ -138,7 +138,7 @@ def _recorded(digest: types.Digest, recorded: Layout) -> set[types.Digest]:
 
 
 def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
-    """Return the layers that a manifest lists, or those of all recorded manifests in an index."""
+    """Return the layers that a manifest lists, or that the recorded manifests in an index list."""
     if b'"layers"' in data:
         return {layer.digest for layer in decode(data, Manifest, "a manifest").layers}
     held: set[types.Digest] = set()

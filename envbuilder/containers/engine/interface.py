@@ -1,4 +1,4 @@
-"""The interface that the engines in `docker.py` and `podman.py` implement, and their endpoints.
+"""The interface of the engines in `docker.py` and `podman.py`, and the endpoints of engines.
 
 If an engine fails, its methods raise a `ToolError`, `BuildError` or `VerifyError` with advice.
 """
@@ -147,8 +147,8 @@ class Engine(abc.ABC):
     def remove(self, ref: str, only: str = "") -> None:
         """Remove an image by tag, but not its parent images.
 
-        Raise `BuildError` if the image is in use or the engine fails. If `only` is not empty, also
-        raise it if the tag no longer names the image with the id `only`.
+        Raise `BuildError` if the image is in use or the engine fails. If `only` is the id of an
+        image, also raise it if the tag does not refer to that image.
         """
         if only and ((image := self.image(ref)) is None or image.id != only):
             raise BuildError(
@@ -164,7 +164,7 @@ class Engine(abc.ABC):
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return the files in an image that are at or below the given paths, as path → content.
+        """Return the content of an image's files at or below the given paths, by path.
 
         `limit` is the maximum number of bytes for each of the given paths. Return None if the
         engine does not have the image for this platform, or cannot export single files.
@@ -178,15 +178,14 @@ class Engine(abc.ABC):
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
         """Load the only image in a layout under the given names.
 
-        The blobs in `without` need not be sent, because the engine already has them.
+        The blobs in `without` are already in the engine, and therefore need not be sent.
         """
 
     @abc.abstractmethod
     def tag(self, image: Image, name: str) -> None:
         """Give an image an additional name.
 
-        If another image has the name, the name is taken away from it. Raise `BuildError` if the
-        engine fails.
+        If another image has the name, that image loses it. Raise `BuildError` if the engine fails.
         """
 
     @abc.abstractmethod
@@ -332,15 +331,16 @@ class Engine(abc.ABC):
     def _user_flags(self, container: Container) -> tuple[str, ...]:
         """Return the flags of the client's `run` command that set the container's user.
 
-        If the container has a project, its user is a user of the host.
+        If the container has a project, the container's user is a user of the host.
         """
         return ("--user", container.user)
 
     @abc.abstractmethod
     def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the client's `run` command, and variables that disable the user's client settings.
+        """Return the client's `run` command, and the variables with which to run the client.
 
-        These settings may add variables and proxies to containers. `folder` is an empty folder.
+        They disable the user's client settings, which could add variables and proxies to
+        containers. `folder` is an empty folder.
         """
 
     @abc.abstractmethod
@@ -368,7 +368,7 @@ def _new_name() -> str:
 
 
 def _described(data: dict[str, Any]) -> Image:
-    """Parse the engine's report about an image."""
+    """Convert the engine's report about an image to an `Image`."""
     tags = data.get("RepoTags") or data.get("Names") or ()
     labels = data.get("Labels") or (data.get("Config") or {}).get("Labels") or {}
     return Image(
@@ -427,7 +427,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return tuple(words)
 
     def may_be_opened(self) -> bool:
-        """Return whether this user may open the endpoint, checking only Unix sockets."""
+        """Return whether this user is allowed to open the endpoint.
+
+        Only Unix sockets are checked. Endpoints of other kinds are assumed to be allowed, and an
+        endpoint without a URL is not.
+        """
         path = (self.url or "").removeprefix("unix://")
         return bool(self.url) and (path == self.url or os.access(path, os.R_OK | os.W_OK))
 
@@ -454,9 +458,10 @@ def find_docker() -> Endpoint:
 
 
 def configured_docker() -> bool:
-    """Return whether there are signs of a container engine.
+    """Return whether a container engine seems to be installed or configured.
 
-    These signs are the variable DOCKER_HOST, a docker context, a socket, and podman on PATH.
+    The signs of an engine are the variable DOCKER_HOST, a docker context, a socket, and podman on
+    PATH.
     """
     context = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker")) / "contexts" / "meta"
     return (

@@ -1,4 +1,4 @@
-"""The podman engine, accessed through its own client, with or without its socket.
+"""The podman engine, accessed through podman's own client, whether or not it has a socket.
 
 podman's Docker-compatible socket has no BuildKit and silently ignores parts of requests. For builds
 and runs, the `podman` command is used instead, with `--url` if an engine is configured.
@@ -92,7 +92,7 @@ class PodmanEngine(Engine):
         archive.unpack(saved, folder)
 
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
-        """Load the only image in a layout, then give it its names.
+        """Load the only image in a layout, then give it the names in `names`.
 
         The image is loaded without names, because podman loads nothing if the index has several
         entries. A local podman reads the blobs from the layout itself, and skips the blobs that it
@@ -115,8 +115,7 @@ class PodmanEngine(Engine):
     def tag(self, image: Image, name: str) -> None:
         """Give an image an additional name.
 
-        If another image has the name, the name is taken away from it. Raise `BuildError` if podman
-        fails.
+        If another image has the name, that image loses it. Raise `BuildError` if podman fails.
         """
         self._transfer("tag", image.id.removeprefix("sha256:"), name)
 
@@ -222,7 +221,10 @@ class PodmanEngine(Engine):
         return process.run([*self.command, *arguments], timeout=_SECONDS)
 
     def _answer(self, what: str, *arguments: str) -> str:
-        """Run a podman command and return its output. Raise `ToolError` if the command fails."""
+        """Run a podman command and return its output.
+
+        Raise `ToolError` if the command fails. `what` describes the command in this error.
+        """
         done = self._query(*arguments)
         if done.returncode != 0:
             raise ToolError(f"podman cannot {what}: {done.last_words}")
@@ -290,7 +292,7 @@ def _require(version: str, program: str) -> None:
 
 
 def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
-    """Create a layout in the new folder `folder` that contains one image, without its names.
+    """Create a layout in the new folder `folder` that contains one image without its names.
 
     The blobs are links to those in the original layout.
     """

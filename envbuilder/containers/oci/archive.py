@@ -50,7 +50,7 @@ def names(descriptors: Iterable[Descriptor]) -> list[str]:
 
 
 def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[bytes]:
-    """Yield the pieces of a tar archive of the only image in a layout.
+    """Yield, in pieces, a tar archive that contains the only image in a layout.
 
     The blobs in `without` are left out.
     """
@@ -131,7 +131,7 @@ def write(
 
 
 class Held(NamedTuple):
-    """An image found in a layout or an archive, all of whose digests have been checked."""
+    """An image in a layout or an archive, whose digests have all been checked."""
 
     digest: types.Digest
     """Digest of the image's configuration."""
@@ -192,7 +192,10 @@ def _examined(path: Path) -> Iterator[Layout]:
 
 
 def opened(path: Path, folder: Path) -> Layout:
-    """Return the layout at `path`. If `path` is an archive, unpack it once, below `folder`."""
+    """Return the layout at `path`. An archive is unpacked below `folder` first.
+
+    If the same archive has been unpacked there before, it is not unpacked again.
+    """
     if not path.is_file():
         return Layout.open(path)
     target = folder / files.file_sha256(path)
@@ -278,6 +281,6 @@ class _Reader(Struct):
         return data
 
     def seek(self, position: int) -> None:
-        """Go back to the start. This is possible only if there has been a single read."""
+        """Go back to the start, which is supported only after a single read."""
         assert position == 0, "nothing else is used"
         self._held = self._last + self._held

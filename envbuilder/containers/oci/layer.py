@@ -166,7 +166,7 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
 
 
 def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same pieces, using a thread that produces the next piece in advance."""
+    """Yield the pieces unchanged, while a thread produces the next piece in advance."""
     rest = iter(pieces)
     with process.pool(1) as thread:
         coming = thread.submit(next, rest, None)
@@ -333,8 +333,8 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, archives.Tar]]:
 def diff_id(layer: IO[bytes], size: int, where: str) -> types.Digest:
     """Return the digest of a layer's uncompressed bytes.
 
-    `size` is the size in bytes of the layer as stored, and `where` names the layer in errors. Raise
-    `InvalidError` if the layer is damaged or exceeds the limits.
+    `size` is the size in bytes of the layer as stored, and `where` identifies the layer in error
+    messages. Raise `InvalidError` if the layer is damaged or exceeds the limits.
     """
     digest = hashlib.sha256()
     try:

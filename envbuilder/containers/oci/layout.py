@@ -124,7 +124,8 @@ def only_image(
 ) -> Descriptor:
     """Return the only image for a platform.
 
-    Raise `InvalidError` if there is no image or more than one. `where` names the index in errors.
+    Raise `InvalidError` if there is no image or more than one. `where` identifies the index in
+    error messages.
     """
     images = {d.digest: d for d in descriptors if d.media_type in MANIFESTS and d.platform}
     fitting = [d for d in images.values() if d.platform and d.platform.is_of(platform)]
@@ -152,7 +153,7 @@ def encode(value: object) -> bytes:
 def decode(data: bytes, kind: type[_T], where: str) -> _T:
     """Decode and validate JSON. Raise `InvalidError` if the JSON is invalid.
 
-    `where` names the source of the JSON in errors.
+    `where` identifies the source of the JSON in error messages.
     """
     try:
         return decoding.from_json(data, kind)
@@ -311,9 +312,10 @@ class Layout:
     def _walk(
         self, descriptors: tuple[Descriptor, ...], depth: int, seen: set[types.Digest]
     ) -> Iterator[Descriptor]:
-        """Yield all manifests among the descriptors and in the indexes to which they refer.
+        """Yield the manifests among the descriptors, and those that their indexes list.
 
-        Each manifest is yielded only once, even if several indexes list it.
+        Indexes in indexes are included. Each manifest is yielded only once, even if several indexes
+        list it.
         """
         for descriptor in descriptors:
             if descriptor.digest in seen:
@@ -327,7 +329,7 @@ class Layout:
                 yield from self._walk(tuple(filter(self.has, within.manifests)), depth - 1, seen)
 
     def _platform(self, of: Descriptor) -> Platform | None:
-        """Return the platform that an image's configuration states, or None if it states none."""
+        """Return the platform in an image's configuration, or None if it is unknown."""
         manifest = self.read_manifest(of)
         if not self.has(manifest.config):
             return None

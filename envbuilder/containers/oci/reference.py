@@ -1,8 +1,8 @@
-"""Names of images: references to registries by Docker's rules, and `oci:DIR` or `FILE.tar` on disk.
+"""Parse the names of images in registries, and of images on disk (`oci:DIR` or `FILE.tar`).
 
-`python:3.11` means `docker.io/library/python:3.11`. The first component of a reference is a host
-only if it contains a dot, a colon or uppercase letters, or is `localhost`. Only sha256 digests are
-supported.
+The names of images in registries follow Docker's rules: `python:3.11` means
+`docker.io/library/python:3.11`. The first component of a reference is a host only if it contains a
+dot, a colon or uppercase letters, or is `localhost`. Only sha256 digests are supported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reference(Struct, frozen=True, kw_only=True):
     def tag_or_digest(self) -> str:
         """The digest or the tag that identifies the image in its repository.
 
-        The digest is preferred. Without a digest and a tag, this is `latest`.
+        If the reference has both, this is the digest. If it has neither, this is `latest`.
         """
         return self.digest or self.tag or DEFAULT_TAG
 
@@ -172,7 +172,10 @@ def qualified(ref: str) -> str:
 
 
 def familiar(ref: str) -> str:
-    """Return a reference with its tag, but without a registry that engines add by default."""
+    """Return a reference with its tag, but without any registry that engines add by default.
+
+    If the reference has no tag, the tag `latest` is added.
+    """
     for registry in ("docker.io/library/", "docker.io/", "localhost/"):
         if ref.startswith(registry):
             ref = ref.removeprefix(registry)
@@ -197,7 +200,7 @@ def is_on_disk(text: str) -> bool:
 
 
 def path_on_disk(text: str) -> Path:
-    """Return the absolute path of the folder or file with the image that `text` names."""
+    """Return the absolute path of the folder or archive to which the name of an image refers."""
     return Path(text.removeprefix(_LAYOUT)).absolute()
 
 

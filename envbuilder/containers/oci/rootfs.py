@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OtherPythonError(BuildError):
-    """Raised if the base image does not contain the required Python (exit 1).
+    """Error raised if the base image does not contain the required Python (exit 1).
 
     `version` is the version of Python that the image contains instead, or a text saying that the
     image contains no Python.
@@ -198,7 +198,7 @@ def _apply(layer: Path, root: RootFs) -> None:
 def _within(lower: list[str], below: Collection[str], folder: str) -> list[str]:
     """Remove the paths inside a folder from the sorted list `lower`.
 
-    Return those of the removed paths that are in `below`.
+    Return the removed paths that are also in `below`.
     """
     start = bisect_left(lower, f"{folder}/") if folder else 0
     end = bisect_left(lower, f"{folder}0") if folder else len(lower)  # "0" follows "/"

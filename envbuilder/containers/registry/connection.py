@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 
 
 class BrokenOffError(Exception):
-    """Raised if a response was not received, or only in part. The message says why."""
+    """Error raised if a response was not received at all or only in part.
+
+    The message gives the reason.
+    """
 
 
 OK = 200
@@ -241,7 +244,7 @@ class Connection:
         return found
 
     def find_manifest(self, reference: str) -> tuple[Descriptor, bytes] | None:
-        """Do the same as `read_manifest`, but return None if the manifest does not exist."""
+        """Do the same as `read_manifest`, but return None if there is no such manifest or index."""
         return self._manifest(reference, (OK, NOT_FOUND))
 
     def _manifest(self, reference: str, accept: tuple[int, ...]) -> tuple[Descriptor, bytes] | None:
@@ -425,7 +428,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class DeniedError(Exception):
-    """Raised if access is denied. The message says why and contains no secrets."""
+    """Error raised if access is denied. The message gives the reason and contains no secrets."""
 
 
 class Login:
@@ -560,7 +563,7 @@ def _basic(known: Credential) -> str:
 
 
 class Challenge(Struct, frozen=True):
-    """An authentication method that a registry offers: scheme (in lowercase) and parameters."""
+    """An authentication scheme (in lowercase) that a registry offers, and its parameters."""
 
     scheme: str
     parameters: dict[str, str]
@@ -591,7 +594,7 @@ class _TokenAnswer(Struct, frozen=True):
 def parse_token(body: bytes) -> str:
     """Return the token in a token server's response, or "" if there is no valid token.
 
-    A token is valid only if it may be sent in a header.
+    A token is valid only if all of its characters are allowed in a header.
     """
     try:
         answer = decoding.from_json(body, _TokenAnswer)
@@ -646,8 +649,8 @@ def stored_credential(
 def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the files in which to look up logins.
 
-    If REGISTRY_AUTH_FILE is set, return only the file that it names. Otherwise, return Docker's and
-    podman's own files, as far as they exist.
+    If REGISTRY_AUTH_FILE is set, return only the file that it names. Otherwise, return the existing
+    login files of Docker and podman.
     """
     path = environ.get("REGISTRY_AUTH_FILE")
     if path:

@@ -168,7 +168,7 @@ class _Upload(Struct):
     def _resume(self) -> bool:
         """Ask the registry how much of an interrupted upload it has received.
 
-        Return false if the upload cannot be continued.
+        Return true if the upload can be continued.
         """
         if not self._location:
             return False
@@ -182,7 +182,10 @@ class _Upload(Struct):
         return False
 
     def _begin(self, mount_from: str) -> bool:
-        """Start an upload. Return false if the registry mounted the blob instead."""
+        """Start an upload, and return whether the blob must be sent.
+
+        Return false if the registry mounted the blob from the repository `mount_from` instead.
+        """
         self._location = ""
         if mount_from:
             query = urlencode({"mount": self._blob.digest, "from": mount_from})

@@ -1,7 +1,7 @@
-"""Pull images from registries into layouts, and push them. Only missing blobs are transferred.
+"""Pull images from registries into layouts, and push images to registries.
 
-Blobs are verified by digest. A pull resumes blobs that an earlier pull left incomplete, even if
-that pull ran in another process.
+Only missing blobs are transferred, and they are verified by digest. A pull resumes blobs that an
+earlier pull left incomplete, even if that pull ran in another process.
 
 The SBOM and the provenance of an image are referrers: separate manifests that name the image as
 their subject, so that the digest of the image does not change. If a registry does not list
@@ -83,7 +83,7 @@ _NO_LISTS = (400, 404, 405, 501)
 
 
 class Pushed(Struct, frozen=True, kw_only=True):
-    """The result of a push."""
+    """The result of pushing an image or a referrer."""
 
     digest: types.Digest
     bytes: int
@@ -435,7 +435,10 @@ def has_base(digest: types.Digest, platform: types.Platform, settings: Settings)
 
 
 def _intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
-    """Return an undamaged base image from the user's or the shared cache, or None."""
+    """Return an undamaged base image from the user's or the shared cache.
+
+    Return None if neither cache contains one.
+    """
     for root in filter(None, (settings.cache_dir, settings.shared_store)):
         folder = base_folder(root, digest, platform)
         try:
@@ -455,12 +458,10 @@ def obtain_base(
 ) -> Layout:
     """Return a base image in its own layout, with all blobs checked.
 
-    Pull the image if it is missing.
-
-    `ref` names the registry and the repository. The tag in `ref` is ignored. If the registry has a
-    mirror, the mirror is tried first. No network is needed if the image is already on this machine.
-    Raise `BuildError` if the image cannot be obtained, and `InvalidError` if it is for another
-    platform.
+    If the image is not on this machine, it is pulled; otherwise, no network is needed. `ref` names
+    the registry and the repository, and the tag in `ref` is ignored. If the registry has a mirror,
+    the mirror is tried first. Raise `BuildError` if the image cannot be obtained, and
+    `InvalidError` if it is for another platform.
     """
     from filelock import FileLock
 
@@ -505,9 +506,9 @@ def _pull_base(
 
 
 def _base_damage(folder: Path, digest: types.Digest, platform: types.Platform) -> str | None:
-    """Describe the damage to a base image.
+    """Return a description of the damage to a base image.
 
-    Return None if the image is intact, and "" if the image was never complete.
+    Return None if the image is intact, and an empty string if the image was never complete.
     """
     if not (folder / MARK).is_file():
         return ""

@@ -25,7 +25,7 @@ that were not read are missing."""
 class Finding(Struct, frozen=True):
     """A statement about a host or GPU.
 
-    The level `impossible` means that a build on this host could not succeed either.
+    The level `impossible` means that even a build on this host could not succeed.
     """
 
     level: Level
@@ -67,7 +67,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
-    """A kind of device: how it is detected, judged and repaired. The CPU has no vendor.
+    """A kind of device, with the functions that detect, judge and fix it. The CPU has no vendor.
 
     A test shows which fields each vendor needs.
     """
@@ -171,7 +171,7 @@ def named(gpu: Gpu) -> str:
 
 
 def blocked(level: Level, gpu: Gpu, text: str = "") -> Finding:
-    """Return a finding about a GPU's obstacle.
+    """Return a finding about the obstacle that prevents a GPU from working.
 
     The default text consists of the GPU's name and its `detail`.
     """
@@ -180,6 +180,6 @@ def blocked(level: Level, gpu: Gpu, text: str = "") -> Finding:
 
 
 def unknown_kernels(gpu: Gpu) -> Finding:
-    """Return a finding which says that no table lists the kernels of a build for this GPU."""
+    """Return a finding that it is unknown for which GPUs a build has kernels."""
     text = "it is unknown for which GPUs its wheels have kernels"
     return Finding("warning", text, "lock-unread", gpu)

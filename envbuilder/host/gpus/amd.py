@@ -1,8 +1,8 @@
 """Detect AMD GPUs, and decide which of them ROCm could use.
 
 The names of GPUs come from their PCI ids. ROCm's target (gfx) comes from the compute driver (kfd),
-which lists the GPUs that can compute. If kfd does not list the GPU, the target comes from the PCI
-id. Profiles decide which GPUs the wheels support.
+which lists the GPUs that can compute. If kfd does not list a GPU, its target comes from the PCI id.
+Profiles decide which GPUs the wheels support.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _gpu(
 
 
 def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
-    """Return the resulting access if an environment variable hides all GPUs, and otherwise None.
+    """Return the access to a GPU if an environment variable hides all GPUs, otherwise None.
 
     HIP also reads CUDA's variable.
     """
@@ -189,8 +189,8 @@ def _unread(snapshot: Snapshot) -> set[str]:
 def _hidden(snapshot: Snapshot) -> set[str]:
     """Return the paths of files that Linux hides because the container may not use their GPU.
 
-    For these files, Linux reports EPERM (function kfd_devcgroup_check_permission). A file's mode
-    causes a different error.
+    For these files, Linux reports EPERM (function kfd_devcgroup_check_permission). A file that
+    cannot be read because of its mode causes a different error.
     """
     return {
         path for path, reason in snapshot.unreadable.items() if reason == os.strerror(errno.EPERM)
@@ -223,7 +223,7 @@ def _is_of(node: _Node, address: str) -> bool:
 
 
 def _target(number: int | None) -> str | None:
-    """Return the ROCm compiler target for a number, or None if the number is invalid.
+    """Return the ROCm compiler target for kfd's version number, or None if the number is invalid.
 
     For example, 110000 is gfx1100, and 90402 is gfx942.
     """
@@ -233,7 +233,7 @@ def _target(number: int | None) -> str | None:
 
 
 def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.Size:
-    """Return a card's memory.
+    """Return the size and speed of a card's memory.
 
     For a discrete card, this is the card's own memory. For an APU, it is the main memory plus the
     memory that the firmware reserves for the GPU.
@@ -263,7 +263,7 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Return findings about a GPU's kernels, and about access to the GPU.
+    """Return findings about a GPU: whether the wheels support it, and whether it is accessible.
 
     Access requires the kernel driver and the device nodes.
     """
@@ -279,7 +279,7 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's capability as a sort key.
+    """Return a sort key by which more capable GPUs rank higher.
 
     Usable GPUs rank highest, then cards above APUs, then GPUs with more memory.
     """
@@ -289,8 +289,8 @@ def capability(gpu: Gpu) -> tuple[float, ...]:
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
     """Return the GPUs that HIP sees, in HIP's order, which is the order of the compute driver.
 
-    Return None if the order is uncertain, because a container may see GPUs that this user may not
-    open.
+    Return None if the order is uncertain, because a container could see GPUs that this user is not
+    allowed to open.
     """
     if any(gpu.state == "unknown" or gpu.obstacle == "node-closed" for gpu in gpus):
         return None

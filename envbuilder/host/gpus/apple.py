@@ -1,4 +1,4 @@
-"""Decide whether a Mac has a GPU that Metal can use. This was not tested on a real Mac."""
+"""Decide whether a Mac has a GPU that Metal can use. This code was not tested on a real Mac."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ def read(reader: Reader) -> None:
 
 
 def _read_memory(reader: Reader, device: str) -> None:
-    """Read the size of the GPU's own memory.
+    """Read the size of the GPU's dedicated memory.
 
-    The driver xe has one file per tile, and Intel's own i915 has one file per card.
+    The driver xe has one file per tile, and i915 from Intel's own packages has one file per card.
     """
     for tile in range(_TILES):
         if reader.file(f"{device}/tile{tile}/physical_vram_size_bytes") is None:
@@ -140,7 +140,7 @@ def _memory(
 
 
 def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
-    """Return the total memory of all tiles in bytes, as the driver reports it.
+    """Return the total dedicated memory of all tiles in bytes, as the driver reports it.
 
     Return None if the memory of any tile is unknown.
     """
@@ -161,10 +161,10 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
 def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) -> int | None:
     """Return the memory in bytes that Level Zero reports for an integrated GPU, or None if unknown.
 
-    The result is valid for drivers since 2025. Level Zero counts the main memory that the kernel
+    The result is valid for drivers since 2025. Level Zero reports the main memory that the kernel
     lets one GPU map. With i915, this is all of the main memory. With xe, it is all of the main
     memory since Linux 6.15, and half of it before ("drm/xe: Increase the XE_PL_TT watermark").
-    ttm's parameter `pages_limit` does not count: above that limit, other buffers are swapped out
+    ttm's parameter `pages_limit` is irrelevant: above that limit, other buffers are swapped out
     first, and then the allocation continues (ttm_tt_populate).
     """
     if total is None or kernel_driver not in _DRIVERS:
@@ -179,9 +179,10 @@ def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) ->
 
 
 def of_host(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the host's field `level_zero`.
+    """Return the host's field `level_zero`, as a mapping with this single key.
 
-    It says whether the Level Zero loader and driver are in the usual folders.
+    The field says whether the Level Zero loader and driver are in one of the standard folders. It
+    is None if this is unknown.
     """
     answers = []
     for library in _LEVEL_ZERO:
@@ -195,7 +196,10 @@ def of_host(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Return findings about a GPU: PyTorch's support and kernels for it, and access to its node."""
+    """Return findings about a GPU: whether PyTorch supports it, and whether its node is accessible.
+
+    If PyTorch supports the GPU, also check that the wheels have kernels for it.
+    """
     if gpu.support == "validated" and gpu.render_node_readable is False and not native:
         # The engine opens the node as root, and the container joins the group that owns it.
         return [blocked("warning", gpu, _sentence(gpu))]
@@ -227,13 +231,16 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's capability as a sort key: supported GPUs rank highest, then discrete GPUs."""
+    """Return a sort key by which more capable GPUs rank higher.
+
+    Supported GPUs rank highest, then discrete GPUs, then GPUs with more memory.
+    """
     support = ("unsupported", None, "unlisted", "validated").index(gpu.support)
     return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
 def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that Level Zero sees, in Level Zero's order, or None if it is unknown.
+    """Return the GPUs that Level Zero sees, in Level Zero's order, or None if the order is unknown.
 
     Return an empty sequence if torch.xpu uses the selected GPUs anyway. torch.xpu uses only
     discrete GPUs if there is one (c10/xpu, note on device management). Level Zero numbers discrete
@@ -251,7 +258,7 @@ def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
 def _is_seen(gpu: Gpu) -> bool:
     """Return whether Level Zero sees a GPU.
 
-    It does if the GPU has a driver and its node can be opened.
+    Level Zero sees a GPU that has a driver and whose node can be opened.
     """
     driven = gpu.kernel_driver in _DRIVERS
     return gpu.state != "present" or (gpu.obstacle == "unsupported" and driven)
@@ -265,9 +272,9 @@ def _sentence(gpu: Gpu) -> str:
 
 
 def native(host: Host) -> list[Finding]:
-    """Return findings about the GPU runtime, which native environments use from the host.
+    """Return findings about the GPU runtime (Level Zero) on the host.
 
-    Images contain the runtime.
+    Native environments use the host's runtime. Images contain their own.
     """
     if host.level_zero:
         return []
@@ -291,7 +298,7 @@ def native(host: Host) -> list[Finding]:
 
 
 def install(gpu: Gpu, host: Host, needed: str) -> str:
-    """Return instructions for getting a kernel driver for an Intel GPU."""
+    """Return instructions for installing or loading a kernel driver for an Intel GPU."""
     if host.container:
         return "Load i915 or xe on the machine itself, since a container uses the machine's kernel."
     family = gpu.family or ""

@@ -3,11 +3,11 @@
 NVML reports the most. Without NVML or a driver, the name, chip and compute capability come from the
 PCI id. The PCI id identifies the GPU better, but does not make it usable.
 
-On a Tegra chip (Jetson) before Thor, the GPU is not on a PCI bus and has its own driver: NVML
+On a Tegra chip (Jetson) before Thor, the GPU is not on a PCI bus and has its own driver. NVML
 reports no address for the GPU, and the device tree names the chip. Thor's GPU is a PCI device of
 NVIDIA's common driver (JetPack 7), and is detected like any other GPU.
 
-This module is long because everything about a vendor is in its module.
+This module is long because each vendor has a single module that contains everything about it.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
 
 
 def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
-    """Return N in the path of the card's node, /dev/nvidiaN, or None if it is unknown.
+    """Return N in the path of a card's device node, /dev/nvidiaN, or None if it is unknown.
 
-    N comes from the kernel driver or otherwise from NVML.
+    N comes from the kernel driver or, if the driver does not state it, from NVML.
     """
     number = integer(snapshot.fields(f"{_GPUS}/{bus}/information").get("Device Minor"))
     if number is None and device:
@@ -128,7 +128,10 @@ def _gpu(
     driver: str | None,
     access: pci.Access,
 ) -> Gpu:
-    """Return a GPU that is described by its PCI card, by its address only, or by NVML alone."""
+    """Return the description of a GPU.
+
+    The GPU may be known from its PCI card, only from its address, or only from NVML.
+    """
     device_id = card.device_id if card else None
     row = tables.nvidia_gpu(device_id or "")
     name = reported.name if reported else _model(snapshot, bus)
@@ -163,7 +166,7 @@ def _gpu(
 
 
 def _model(snapshot: Snapshot, bus: str | None) -> str | None:
-    """Return the kernel driver's name for the GPU, or None if there is none."""
+    """Return the kernel driver's name for a GPU, or None if the driver does not know the GPU."""
     model = clean(snapshot.fields(f"{_GPUS}/{bus}/information").get("Model"))
     if model != "Unknown":
         return model
@@ -225,7 +228,7 @@ def _access(
     driver: str | None,
     place: Place,
 ) -> pci.Access:
-    """Return this process's access to the driver."""
+    """Return this process's access to NVIDIA's driver."""
     hidden = place.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         return pci.Access(
@@ -246,9 +249,10 @@ def _access(
 
 
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
-    """Return the GPUs that are visible only indirectly.
+    """Return the GPUs that can only be detected indirectly.
 
-    They are behind WSL's /dev/dxg, in a Tegra chip, or indicated only by a loaded driver.
+    These are GPUs behind WSL's /dev/dxg, the GPU in a Tegra chip, or a GPU whose only sign is that
+    a driver is loaded.
     """
     drivers = snapshot.names("usr/lib/wsl/drivers")
     if wsl and any(driver.startswith("nv") and driver[:6] not in _INBOX for driver in drivers):
@@ -319,9 +323,9 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
 
 
 def judge(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
-    """Return findings about a GPU's driver and kernels.
+    """Return findings about a GPU's driver, and about whether the wheels have kernels for the GPU.
 
-    Images use the host's driver as well.
+    The findings apply to native environments and to images, because both use the host's driver.
     """
     if gpu.obstacle == "wsl":
         return [blocked("warning", gpu)]
@@ -337,7 +341,7 @@ def judge(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's capability as a sort key: compute capability, then memory."""
+    """Return a GPU's compute capability and memory, as a key for sorting GPUs by capability."""
     return (*sm_of(gpu.sm or "0.0"), gpu.memory_bytes or 0)
 
 
@@ -423,7 +427,10 @@ def _serves(kernels: Iterable[str], capability: str) -> bool:
 
 
 def sm_of(text: str) -> tuple[int, int]:
-    """Parse a compute capability such as "8.9" into numbers; return (0, 0) for anything else."""
+    """Return a compute capability such as "8.9" as two numbers.
+
+    Return (0, 0) if the text is not a compute capability.
+    """
     match = re.fullmatch(r"([0-9]{1,3})\.([0-9])", text, re.ASCII)
     if match:
         return int(match[1]), int(match[2])
@@ -437,10 +444,10 @@ def _architecture(gpu: Gpu) -> str | None:
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target runs on a GPU.
 
-    Code runs on the SM for which it was compiled and on higher minor versions. PTX also runs on
-    newer GPUs. Code for a target that ends in `a` runs on exactly that SM, and code for a target
-    that ends in `f` runs on the SM's family. Tegra's GPUs run only machine code for exactly their
-    SM.
+    Code runs on the SM for which it was compiled and on higher minor versions of the same major
+    version. PTX runs on any newer GPU. Code for a target that ends in `a` runs on exactly that SM,
+    and code for a target that ends in `f` runs on the SM's family. Tegra's GPUs run only machine
+    code for exactly their SM.
     """
     match = _TARGET.fullmatch(target)
     if match is None or gpu.sm is None:
@@ -453,7 +460,7 @@ def _runs(target: str, gpu: Gpu) -> bool:
 
 
 def _shown(targets: Collection[str]) -> list[str]:
-    """Return targets in words: machine code, then PTX, each sorted by number."""
+    """Return a readable name for each target: first machine code, then PTX, sorted by number."""
     words = []
     for match in filter(None, map(_TARGET.fullmatch, targets)):
         kind = {"sm": "SM", "compute": "PTX"}[match[1]]
@@ -468,7 +475,7 @@ def _shown(targets: Collection[str]) -> list[str]:
 def install(gpu: Gpu, host: Host, needed: str) -> str:
     """Return instructions for installing NVIDIA's driver.
 
-    `needed` is the oldest sufficient version.
+    `needed` is the oldest sufficient version of the driver, or "" if it is unknown.
     """
     newer = needed and f" {needed} or newer"
     if host.wsl:
@@ -581,9 +588,9 @@ def _missing(gpu: Gpu, host: Host) -> str:
 def _node_commands(gpu: Gpu, host: Host) -> str:
     """Return the commands that create the missing device nodes.
 
-    The first command creates the nodes for cards and control, and the second those for unified
-    memory. With -u, the option -c refers to other nodes, so one call cannot create both kinds
-    (nvidia-modprobe.c).
+    The first command creates the nodes of the cards and the control node, and the second creates
+    the nodes for unified memory. With -u, the option -c refers to other nodes, so one call cannot
+    create both kinds (nvidia-modprobe.c).
     """
     memory_node = "sudo nvidia-modprobe -u -c 0 -c 1"
     if _lacks_memory_node(gpu):
@@ -596,7 +603,7 @@ def _node_commands(gpu: Gpu, host: Host) -> str:
 def _lacks_memory_node(gpu: Gpu) -> bool:
     """Return whether only the unified memory node is missing.
 
-    This node is checked last.
+    That node is checked last, so if `detail` mentions it, all other nodes exist.
     """
     return "/dev/nvidia-uvm " in gpu.detail
 

@@ -90,7 +90,7 @@ def of_cards(
     *,
     container: bool,
 ) -> dict[str, pci.Access]:
-    """Return the access that each card's own node allows, keyed by the card's PCI address.
+    """Return the access that the device node of each card allows, keyed by the card's PCI address.
 
     `minors` maps each card's address to the number of its node, or to None if that number is
     unknown. `by_nvml` contains the addresses of the cards that NVML lists, which are the cards that
@@ -125,9 +125,9 @@ def _of_named(snapshot: Snapshot, minor: int, *, others: bool, container: bool) 
 def _of_unnamed(
     snapshot: Snapshot, unclaimed: Iterable[int], cards: int, *, by_nvml: bool, container: bool
 ) -> pci.Access:
-    """Return the access to a card whose own node is unknown.
+    """Return the access to a card whose device node is unknown.
 
-    If NVML lists cards, the unlisted cards were not given to this process.
+    If NVML lists cards (`by_nvml`), the cards that it does not list were not given to this process.
     """
     paths = [f"dev/nvidia{minor}" for minor in sorted(unclaimed)]
     if not paths and "dev" in snapshot.folders:
@@ -177,7 +177,7 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access:
 def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access | None:
     """Return the restriction that a card's mode imposes on CUDA programs, or None if there is none.
 
-    The mode is either MIG or NVSwitch.
+    A card can be restricted by MIG mode or by NVSwitch.
     """
     if device.mig:
         return _of_instances(snapshot, device, minor)
@@ -225,9 +225,9 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
 
 
 def _given(snapshot: Snapshot) -> int:
-    """Return the number of MIG instance nodes.
+    """Return the number of MIG instances whose device nodes this process has.
 
-    A container has only the nodes of its own instances.
+    A container has only the nodes of the instances that were given to it.
     """
     names = snapshot.names(_INSTANCE_NODES)
     numbers = (integer(m[1]) for name in names if (m := _NODE.match(name)))

@@ -28,7 +28,7 @@ _MOST_INSTANCES = 64
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A GPU that the driver lets this process use."""
+    """A GPU that NVML lists, which is a GPU that the driver lets this process use."""
 
     name: str
     bus: str | None = None
@@ -158,9 +158,9 @@ def _fabric(library: Any, handle: Any) -> int | None:
 
 
 def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
-    """Return the total and reserved memory in bytes, and whether the GPU has no memory of its own.
+    """Return a GPU's total and reserved memory in bytes, and whether it lacks memory of its own.
 
-    A value is None if it is unknown.
+    Each of the three values is None if it is unknown.
     """
     try:
         info = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
@@ -175,7 +175,7 @@ def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | N
 
 
 def _value(library: Any, function: str, *arguments: object) -> Any:
-    """Return the result of an NVML function.
+    """Call an NVML function and return its result.
 
     Return None if the driver or the Python package does not support the function.
     """
@@ -186,9 +186,10 @@ def _value(library: Any, function: str, *arguments: object) -> Any:
 
 
 def parse(text: str | None) -> Answer | None:
-    """Parse a recorded response into safe values.
+    """Parse a recorded response, and clean its values.
 
-    Return None if there is no response. If the response is damaged, `error` says so.
+    Return None if there is no response. If the response is damaged, the `error` of the result says
+    so.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Read the display devices in `/sys/bus/pci`, and determine a process's access to them.
+"""Read the display devices in `/sys/bus/pci`, and determine whether this process can use them.
 
 A container sees all of the host's devices in this folder.
 """
@@ -25,7 +25,7 @@ _OTHER_BRIDGE = 0x0680  # PCI class of NVSwitch
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """A device that is, or may be, a GPU."""
+    """A PCI device that is a GPU or could be one."""
 
     bus: str
     vendor: int | None
@@ -54,7 +54,8 @@ class Size(NamedTuple):
 def read(reader: Reader, processing: Collection[int]) -> None:
     """Read the render nodes, and the data that sysfs reports about each display device.
 
-    `processing` contains the vendors whose processing accelerators count as GPUs.
+    `processing` contains the vendors whose devices of the PCI class "processing accelerator" are
+    GPUs.
     """
     for name in reader.folder("dev/dri"):
         if name.startswith("renderD"):
@@ -84,7 +85,8 @@ def read(reader: Reader, processing: Collection[int]) -> None:
 def _is_display(kind: int | None, vendor: int | None, processing: Collection[int]) -> bool | None:
     """Return whether a PCI class is that of a GPU, or None if this is unknown.
 
-    Both accelerators without display outputs and NPUs have the class of processing accelerators.
+    GPUs without display outputs and NPUs both have the class of processing accelerators.
+    `processing` contains the vendors whose devices of that class are GPUs.
     """
     if kind is None or kind >> 16 != _PROCESSING:
         if kind is None:
@@ -98,7 +100,7 @@ def _is_display(kind: int | None, vendor: int | None, processing: Collection[int
 def display_devices(reader: Reader, vendor: int) -> list[str]:
     """Return the paths of the folders of a vendor's display devices.
 
-    `read` has dropped the class of all other devices.
+    Call this after `read`, which has dropped the class of all other devices.
     """
     folders = []
     for address in reader.folders.get(PCI, ()):
@@ -110,9 +112,9 @@ def display_devices(reader: Reader, vendor: int) -> list[str]:
 
 
 def node_group(snapshot: Snapshot, node: str | None) -> str | None:
-    """Return the group that owns a device node, or None if it is unknown.
+    """Return the group that owns a device node, or None if the group is unknown.
 
-    This is the group's name, or its number if it has no known name.
+    The result is the group's name, or its number if the name is unknown.
     """
     number = snapshot.groups.get((node or "").lstrip("/"))
     if number is None:
@@ -130,7 +132,7 @@ def bus_of(gpu: Gpu) -> str:
 
 
 def devices(snapshot: Snapshot) -> tuple[Device, ...]:
-    """Return all devices that are, or may be, GPUs."""
+    """Return all PCI devices that are GPUs or could be."""
     return tuple(
         _device(snapshot, address)
         for address in snapshot.names(PCI)
@@ -191,7 +193,7 @@ def join_group(gpu: Gpu, host: Host, node: str) -> str:
 
 
 class Access(NamedTuple):
-    """The values for `state`, `detail` and `obstacle` in `host.Gpu`."""
+    """The access of this process to a GPU: `state`, `detail` and `obstacle` of `host.Gpu`."""
 
     state: State
     detail: str = ""

@@ -1,12 +1,12 @@
-"""Conda locks: separate files that list the conda packages beneath a profile's wheels.
+"""Conda locks, which are separate files that list the conda packages beneath a profile's wheels.
 
 This module also contains the steps that install from a conda lock, the checks of whether a host
 satisfies a lock's requirements, and the exports for conda's own tools.
 
 `NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have no conda lock, because the
-contents of channels are known only where the channels can be read. There, the file is created by
-`lock --backend conda` and, in projects that need conda packages, by `lock`. Like every lock, it
-identifies files by sha256 and symbolic source, so it is valid with any mirror.
+contents of channels are known only on a machine that can read the channels. On such a machine, the
+file is created by `lock --backend conda` and, in projects that need conda packages, by `lock`. Like
+every lock, it identifies files by sha256 and symbolic source, so it is valid with any mirror.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DEPENDENCY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A conda package, with all the information needed to install it before it is opened."""
+    """A conda package, with all the information that is needed before its archive is opened."""
 
     name: types.CondaName
     version: types.FileVersion
@@ -75,7 +75,8 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def dependencies(self) -> frozenset[str]:
         """The names of the packages that this package depends on.
 
-        Some entries in `depends` have no space between the name and the version.
+        They are matched by a pattern, because some entries in `depends` have no space between the
+        name and the version.
         """
         return frozenset(match[0] for match in map(_DEPENDENCY.match, self.depends) if match)
 
@@ -140,12 +141,15 @@ def beside(path: Path) -> Path:
 
 
 def path_for(name: str, library: Library) -> Path | None:
-    """Return the path of a profile's or variant's conda lock, or None if there is no such file."""
+    """Return the path of the conda lock of a profile or variant, or None if there is none."""
     return next(filter(Path.is_file, map(beside, library.lock_places(name))), None)
 
 
 def load(path: Path) -> Lock:
-    """Read a conda lock; raise `InvalidError` if it is damaged or its schema is unknown."""
+    """Read a conda lock.
+
+    Raise `InvalidError` if it is damaged or its schema is unknown.
+    """
     return parse(profile_lock.content(path, _COMMAND), path)
 
 
@@ -169,7 +173,10 @@ def find_for_use(name: str, library: Library) -> Lock | None:
 
 
 def parse(read: bytes, path: Path) -> Lock:
-    """Parse the content of the conda lock at `path`; raise the same errors as `load`."""
+    """Parse the content of the conda lock at `path`.
+
+    The errors raised are the same as for `load`.
+    """
     return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "conda lock", _COMMAND)
 
 
@@ -208,7 +215,10 @@ def dump(lock: Lock) -> str:
 
 
 def select(lock: Lock, platform: str, python: str) -> Target:
-    """Return the target for a platform and Python; raise `InvalidError` if the lock has none."""
+    """Return the conda packages for a platform and a Python version.
+
+    Raise `InvalidError` if the lock does not cover them.
+    """
     for target in lock.targets:
         if (target.platform, target.python) == (platform, python):
             return target
@@ -222,7 +232,10 @@ def select(lock: Lock, platform: str, python: str) -> Target:
 
 
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
-    """Return the conda lock if it is up to date; raise `InvalidError` if it is missing or stale."""
+    """Return the conda lock if it is up to date.
+
+    Raise `InvalidError` if the lock is missing, or stale because the profile has changed.
+    """
     if lock is not None and lock.inputs == inputs_digest(profile):
         return lock
     problem = (
@@ -237,7 +250,7 @@ def require_usable(profile: Profile, lock: Lock | None) -> Lock:
 
 
 class InstallConda(types.Action, frozen=True, kw_only=True):
-    """Install conda packages into a prefix, without running any of their scripts."""
+    """A step that installs conda packages into a prefix, without running any of their scripts."""
 
     packages: tuple[Package, ...]
     subdir: types.CondaSubdir
@@ -254,7 +267,7 @@ class InstallConda(types.Action, frozen=True, kw_only=True):
 
 
 class Rehome(types.Action, frozen=True, kw_only=True):
-    """Make a virtual environment use the interpreter beside it, with the final paths of both."""
+    """A step that makes a virtual environment use an interpreter at its final path."""
 
     env: str
     settings: dict[str, str]
@@ -264,7 +277,7 @@ class Rehome(types.Action, frozen=True, kw_only=True):
 
 
 class WriteActivation(types.Action, frozen=True, kw_only=True):
-    """Write scripts that activate a conda environment, both with conda and without it."""
+    """A step that writes the scripts that activate a conda environment with or without conda."""
 
     env: str
     """The path at which the environment is created."""
@@ -292,10 +305,10 @@ _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
 
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
-    """Yield the reasons why a host cannot use a target.
+    """Yield the reasons why a host cannot use a target, or may not be able to.
 
-    Each reason has the status `impossible`, `no`, or, if a property of the host is unknown,
-    `warning`.
+    A reason has the status `impossible` or `no`, or the status `warning` if a property of the host
+    is unknown.
     """
     for name, required in sorted(target.virtual_packages.items()):
         judge = _JUDGES.get(name)
@@ -420,7 +433,7 @@ ANACONDA = "https://conda.anaconda.org"
 
 
 class Channel(Struct, frozen=True, kw_only=True):
-    """A channel as it is named in files for other users."""
+    """A conda channel, as it is named in files that are rendered for other users."""
 
     name: types.Source
     url: str
@@ -432,16 +445,17 @@ class Channel(Struct, frozen=True, kw_only=True):
     def entry(self) -> str:
         """The channel's entry in a list of channels.
 
-        This is the name if conda resolves it to this URL, and otherwise the URL.
+        This is the channel's name if conda resolves the name to the channel's URL. Otherwise, it is
+        the URL.
         """
         return self.name if self.url == f"{ANACONDA}/{self.name}" else self.url
 
 
 def channel_urls(names: Iterable[str], settings: Settings) -> dict[str, str]:
-    """Return the channels' URLs by name.
+    """Return the channels' URLs by name, for use in files for other users.
 
     A shipped channel has its shipped URL even if a mirror is configured. Any other channel has the
-    user's URL. Raise `InvalidError` for a name without a URL.
+    URL that the user configured. Raise `InvalidError` for a name without a URL.
     """
     shipped = indexes.upstreams()
     return {n: shipped[n].url if n in shipped else indexes.url(n, settings) for n in names}
@@ -466,6 +480,9 @@ def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ..
 
 
 def cuda(profile: Profile) -> str:
-    """Return the CUDA version that the profile requires the driver to support; empty if none."""
+    """Return the CUDA version that the driver must support according to the profile.
+
+    Return an empty string if the profile requires no such version.
+    """
     versions = (v.get("__cuda", "") for v in profile.conda.virtual_packages.values())
     return next(filter(None, versions), "")

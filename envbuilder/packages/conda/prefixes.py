@@ -1,7 +1,7 @@
 """Create conda prefixes with py-rattler: install locked packages, and write records and scripts.
 
 conda reads the records in a prefix. py-rattler writes paths that were used during the build into
-these records. The paths are removed, because they differ between builds, name folders that no
+these records. The paths are removed, because they differ between builds, refer to folders that no
 longer exist, and reveal where the archives came from, including any tokens.
 """
 
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 def require_rattler() -> str:
-    """Return the version of py-rattler; raise `ToolError` (exit 4) if it is not installed."""
+    """Return the version of py-rattler.
+
+    Raise `ToolError` (exit 4) if py-rattler is not installed.
+    """
     from importlib import metadata
 
     try:
@@ -128,7 +131,10 @@ class Installed(Struct, frozen=True):
 
 
 def read(prefix: Path) -> list[Installed]:
-    """Return the records in a prefix, sorted by name; raise `BuildError` if one is unreadable."""
+    """Return the records in a prefix, sorted by file name.
+
+    Raise `BuildError` if a record cannot be read.
+    """
     records = []
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
@@ -144,10 +150,10 @@ def read(prefix: Path) -> list[Installed]:
 
 
 def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] | None:
-    """Return a path at which two packages' files differ, and the names of both packages.
+    """Return a path at which the files of two packages differ, and the names of both packages.
 
     The first name is that of the package whose file is installed at the path. py-rattler moves the
-    other file aside and records its original path. Return None if no files differ.
+    other file aside and records its original path. Return None if there is no such path.
     """
     owners = {p["_path"]: i.name for i in installed for p in i.paths}
     for package in installed:
@@ -165,7 +171,10 @@ def _same(first: Path, second: Path) -> bool:
 
 
 def placed(installed: Iterable[Installed]) -> Iterator[str]:
-    """Yield the paths of files that contain the prefix's path, and of records with their hashes."""
+    """Yield the paths of the files that contain the prefix's path.
+
+    The records that contain hashes of these files are included.
+    """
     for package in installed:
         paths = [
             entry["_path"]
@@ -310,7 +319,7 @@ def _plain(text: str, step: InstallConda) -> str:
 
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:
-    """Raise `BuildError` if a package has a forbidden path or does not support so long a prefix."""
+    """Raise `BuildError` if a package has a forbidden path, or if `prefix` is too long for it."""
     from rattler import PathsJson
 
     try:
@@ -359,7 +368,7 @@ _Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without n
 
 
 def templates_sha256() -> str:
-    """Return the sha256 of all templates that the scripts are made from."""
+    """Return the sha256 of all templates from which the activation scripts are made."""
     found = sorted((resources.folder("templates") / "conda").glob("*.sh.j2"))
     texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()

@@ -39,7 +39,7 @@ _CHANNEL_SECONDS = 900
 
 
 class UnsolvableError(Exception):
-    """Raised when no choice of packages satisfies a target."""
+    """An error that is raised when no choice of packages satisfies a target."""
 
     def __init__(self, reason: Reason, hint: str) -> None:
         super().__init__(str(reason))
@@ -76,7 +76,7 @@ def lock(
     *,
     origin: Profile | None = None,
 ) -> Lock:
-    """Create the conda lock of a profile; packages in `previous` are kept if they still fit.
+    """Create the conda lock of a profile, keeping packages in `previous` if they still fit.
 
     If the profile is a project's variant, `origin` is the original profile. A variant's lock may
     omit targets that cannot be solved, but not all of its targets.
@@ -101,14 +101,17 @@ def lock(
 
 
 def specs(profile: Profile, python: str) -> tuple[str, ...]:
-    """Return the requirements to solve for Python and the profile's packages, in conda's syntax."""
+    """Return the requirements for Python and the profile's packages, in conda's syntax."""
     return (f"python {python}.*", *profile.conda.packages)
 
 
 async def _targets(
     solver: _Solver, previous: Lock | None, on_progress: Callable[[str], None]
 ) -> tuple[tuple[Target, ...], dict[str, Reason]]:
-    """Solve each target; return the solved targets, and the reasons why others cannot be solved."""
+    """Solve each target of the profile.
+
+    Return the solved targets, and the reasons why the other targets cannot be solved.
+    """
     profile = solver.profile
     before = {(t.platform, t.python): t.packages for t in (previous.targets if previous else ())}
     targets: list[Target] = []
@@ -146,7 +149,7 @@ async def _targets(
 
 
 class _Solver(NamedTuple):
-    """The solver's inputs that are the same for all targets of a profile."""
+    """The inputs of the solver that are the same for all targets of a profile."""
 
     profile: Profile
     channels: Mapping[str, str]
@@ -157,7 +160,11 @@ class _Solver(NamedTuple):
     async def packages(
         self, platform: types.Platform, python: str, locked: Sequence[Package]
     ) -> list[Package]:
-        """Return the packages for a target; raise `UnsolvableError` or py-rattler's errors."""
+        """Return the packages for a target.
+
+        Raise `UnsolvableError` if there is no solution. Errors from py-rattler are raised
+        unchanged.
+        """
         import rattler
         from rattler.exceptions import SolverError
 
@@ -240,7 +247,10 @@ def _virtual(name: str, text: str) -> Any:
 
 
 def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir) -> Package:
-    """Return a solved record as a locked package, after checking the channel's data."""
+    """Return a solved record as a locked package.
+
+    Raise `BuildError` if the channel's data is invalid.
+    """
     pairs = ((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
     name, root = next(pairs, ("", ""))
     if not root:
@@ -287,7 +297,10 @@ def _hash(url: str, sha256: str, shown: str) -> str:
 
 
 def _explained(error: Exception, where: str, channels: Iterable[str]) -> Exception:
-    """Return envbuilder's error for a failure in py-rattler; return any other error unchanged."""
+    """Return envbuilder's own error for a failure in py-rattler.
+
+    Return any other error unchanged.
+    """
     from rattler.exceptions import GatewayError
 
     variables = ", ".join(map(indexes.variable, channels))

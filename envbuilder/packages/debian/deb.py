@@ -1,8 +1,8 @@
-"""Open .deb files and check them before use; read which packages a system has installed.
+"""Open .deb files and check them before use, and read which packages a system has installed.
 
-A .deb is an `ar` archive that contains two tars: the control files, and the package's own files.
-python-debian is not used, because it loops forever on some files (with a part of negative size) and
-starts external programs for zstd.
+A .deb is an `ar` archive that contains two tar archives: the control files, and the package's own
+files. python-debian is not used, because it loops forever on some files (which have a member of
+negative size) and starts external programs for zstd.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def _count(file: lock.File, path: Path) -> int:
 
 
 def opened(file: lock.File, path: Path) -> AbstractContextManager[Deb]:
-    """Open a .deb; raise `BuildError` if it is damaged or not a .deb."""
+    """Open a .deb file.
+
+    Raise `BuildError` if the file is damaged or not a .deb file.
+    """
     return open_deb(path, lambda reason: refused(file, f"it is damaged: {reason}"))
 
 
@@ -85,13 +88,16 @@ def refused(file: lock.File, reason: str) -> BuildError:
 
 @contextmanager
 def open_deb(path: Path, failure: Callable[[str], EnvbuilderError]) -> Iterator[Deb]:
-    """Open a .deb; raise `failure(reason)` if it is damaged or not a .deb."""
+    """Open a .deb file.
+
+    Raise `failure(reason)` if the file is damaged or not a .deb file.
+    """
     with path.open("rb") as stream:
         yield Deb(stream, failure)
 
 
 class Deb:
-    """An open .deb. The methods raise `failure(reason)` if the file is invalid."""
+    """An open .deb file. Its methods raise `failure(reason)` if the file is invalid."""
 
     def __init__(self, stream: IO[bytes], failure: Callable[[str], EnvbuilderError]) -> None:
         self._stream = stream
@@ -103,7 +109,7 @@ class Deb:
         return self._tar("data.tar")
 
     def control(self) -> dict[str, tuple[bytes, float]]:
-        """Return the control files: name → content and modification time in seconds."""
+        """Return the content and the modification time in seconds of each control file, by name."""
         archive = self._tar("control.tar")
         files = {
             member.name.removeprefix("./"): (archive.content(member, _TEXT), member.mtime)
@@ -122,7 +128,7 @@ class Deb:
         return archives.Tar(stream, size, self._failure)
 
     def _listed(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield the name of each part, with its offset in the file and its size in bytes."""
+        """Yield the name of each `ar` member, with its offset and its size in bytes."""
         if self._stream.read(len(_MAGIC)) != _MAGIC:
             raise self._failure("it is not a .deb")
         length = self._stream.seek(0, io.SEEK_END)
@@ -141,7 +147,7 @@ class Deb:
 
 
 class _Part(io.RawIOBase):
-    """A stream that reads one part of a file."""
+    """A read-only stream of one member of an `ar` archive."""
 
     def __init__(self, stream: IO[bytes], start: int, size: int) -> None:
         self._stream = stream
@@ -158,13 +164,16 @@ class _Part(io.RawIOBase):
         return True
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position, in bytes from the start of the part, and return the position."""
+        """Move to a position, in bytes from the start of the member, and return the position."""
         assert whence == io.SEEK_SET, "nothing else is used"
         self._at = position
         return position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer with the next bytes, and return their number (0 at the end of the part)."""
+        """Fill a buffer with the next bytes, and return their number.
+
+        The number is 0 at the end of the member.
+        """
         self._stream.seek(self._start + self._at)
         data = self._stream.read(min(len(buffer), self._size - self._at))
         buffer[: len(data)] = data
@@ -186,10 +195,11 @@ _PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending", "unpa
 
 
 def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] | None:
-    """Return the installed packages (name → version), given the content of status files by path.
+    """Return the versions of the installed packages, by package name.
 
-    The paths are those below `STATUS_PATHS`. Return None if there are no files. Packages for other
-    architectures are left out. Raise `InvalidError` if the files list no installed package.
+    `files` maps the paths of dpkg's status files, which begin with one of `STATUS_PATHS`, to their
+    contents. Return None if there are no files. Packages for other architectures are omitted. Raise
+    `InvalidError` if the files list no installed package.
     """
     from debian.deb822 import Deb822
 
@@ -217,9 +227,10 @@ def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] |
 def installed_in(
     contents: dict[str, bytes], platform: types.Platform, where: str
 ) -> dict[str, str]:
-    """Return the packages (name → version) installed in an image, given the image's files.
+    """Return the versions of the packages installed in an image, by package name.
 
-    `where` is the image's name in messages. Raise `InvalidError` if the image has no dpkg status.
+    `contents` maps the paths of the image's files to their contents. `where` is the image's name in
+    messages. Raise `InvalidError` if the image has no dpkg status.
     """
     files = {p: d for p, d in contents.items() if p.startswith(STATUS_PATHS)}
     packages = installed(files, ARCHITECTURES[platform])

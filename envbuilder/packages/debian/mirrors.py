@@ -1,4 +1,4 @@
-"""Locations of Debian's archives: the user's override, the machine's mirror, Debian's snapshots."""
+"""Locate Debian archives: the user's override, the machine's mirror or Debian's snapshots."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def parse_sources(text: str) -> Iterator[tuple[str, str]]:
 
 
 def machine_roots(sources: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the Debian mirrors among apt's sources, as a mapping of symbolic source to URL."""
+    """Return the URLs of the Debian mirrors among apt's sources, by symbolic source.
+
+    `sources` contains the URI and suite of each of apt's sources.
+    """
     mirrors: dict[str, str] = {}
     for uri, suite in sources:
         name, _, pocket = suite.partition("/")[0].partition("-")
@@ -62,8 +65,8 @@ def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
     """Return the archive roots to try for `debian` or `debian-security`, best first.
 
     If the user has set an override, it is the only root. Otherwise, the roots are the machine's own
-    mirror and Debian's snapshot service as of `when` (such as `2026-11-18T02:10:24Z`; empty for
-    today).
+    mirror and Debian's snapshot service as of `when`. An example of `when` is
+    `2026-11-18T02:10:24Z`. An empty string means today.
     """
     override = indexes.override(source, settings)
     if override:
@@ -86,7 +89,7 @@ def urls(file: File, settings: Settings) -> tuple[str, ...]:
 def seen(file: File) -> str:
     """Return a time at which the archive contained a locked .deb, such as `2026-11-18T02:10:24Z`.
 
-    The result is empty if the time is unknown.
+    Return an empty string if the time is unknown.
     """
     match = re.search(r"Release of (\S+Z)$", file.by)
     return match[1] if match else ""

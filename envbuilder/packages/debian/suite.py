@@ -5,8 +5,8 @@ their Release file. The Release file's signature is not checked. Therefore, the 
 trusted when a lock is made, but not when the lock is used, because the lock contains the sha256 of
 every file.
 
-This module is long because locking .debs needs everything about a suite: its packages, their
-dependencies and its minimal system.
+This module is long because locking .deb files requires everything about a suite: its packages,
+their dependencies and its minimal system.
 """
 
 from __future__ import annotations
@@ -91,11 +91,12 @@ class Atom(Struct, frozen=True):
 
 
 def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -> Iterator[Package]:
-    """Yield the packages in a `Packages` list, which is given in pieces.
+    """Yield the packages listed in the text of a `Packages` file, which is passed in chunks.
 
-    Stanzas without a name, file, hash, valid version or valid size are skipped. A general parser is
-    not used, because it would need a minute for a full list of 60,000 stanzas. Raise `ValueError`
-    if there are more than `_MOST` packages or a stanza has more than `_STANZA` bytes.
+    Stanzas without a name, file, hash, valid version or valid size are skipped. A general-purpose
+    parser is not used, because it would take a minute for a full list of 60,000 stanzas. Raise
+    `ValueError` if there are more than `_MOST` packages or if a stanza has more than `_STANZA`
+    bytes.
     """
     for number, stanza in enumerate(_stanzas(text)):
         if number >= _MOST:
@@ -149,7 +150,7 @@ def compare(first: str, second: str) -> int:
 def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
     """Parse a dependency field into groups of alternatives.
 
-    A dependency is satisfied if each group has at least one satisfied alternative.
+    The field is satisfied if at least one alternative in each group is satisfied.
     """
     groups = []
     for group in text.split(","):
@@ -178,7 +179,7 @@ _RELATIONS = {
 
 
 def satisfies(version: str, atom: Atom) -> bool:
-    """Return whether a version satisfies an alternative in a dependency."""
+    """Return whether a version meets the version relation of a dependency alternative."""
     return not atom.relation or _RELATIONS[atom.relation](compare(version, atom.version), 0)
 
 
@@ -193,7 +194,7 @@ def require(name: str, universe: Mapping[str, Package]) -> Package:
 
 
 class _Selection:
-    """Packages chosen from a suite, and the dependencies of theirs that a base does not have."""
+    """The packages chosen from a suite, including their dependencies that the base lacks."""
 
     def __init__(self, universe: Mapping[str, Package], base: frozenset[str] = frozenset()) -> None:
         self.chosen: dict[str, Package] = {}
@@ -205,7 +206,7 @@ class _Selection:
                 self._providers[atom.name].append((package.name, atom.version))
 
     def add(self, *names: str) -> None:
-        """Choose packages and their dependencies, starting with the last name."""
+        """Choose packages and their dependencies; packages named last are processed first."""
         queue = [*names]
         while queue:
             name = queue.pop()
@@ -225,10 +226,10 @@ class _Selection:
                     queue.append(candidates[0])
 
     def satisfying(self, atom: Atom) -> list[str]:
-        """Return the packages that satisfy an alternative.
+        """Return the names of the packages that satisfy a dependency alternative.
 
-        The package with the alternative's own name comes first, followed by packages that provide
-        this name.
+        A package with the same name as the alternative comes first, followed by packages that
+        provide this name.
         """
         names = []
         package = self._universe.get(atom.name)
@@ -241,21 +242,21 @@ class _Selection:
         return names
 
     def couple(self) -> None:
-        """Add the packages of a minimal system that must be upgraded along with the chosen ones.
+        """Choose the base packages that must be upgraded together with the chosen packages.
 
-        A base image may come from another point release. Therefore, packages that are tied to an
+        The base image may come from another point release. Therefore, packages that are tied to an
         exact version are installed as well, so that running `dpkg -i` on all chosen packages breaks
-        nothing. The versions in a released suite only increase, so every base made from it
-        satisfies a lower bound.
+        nothing. Lower bounds need no such treatment: the versions in a released suite only
+        increase, so every base made from the suite satisfies them.
         """
         while more := sorted((self._needed() | self._broken()) & (self._base - self.chosen.keys())):
             for name in more:
                 self.add(name)
 
     def _needed(self) -> set[str]:
-        """Return the packages that chosen packages need in an exact version.
+        """Return the packages on which a chosen package depends in an exact version.
 
-        The base may not have this version.
+        The base may contain a different version of them.
         """
         names: set[str] = set()
         for package in self.chosen.values():
@@ -265,7 +266,10 @@ class _Selection:
         return names
 
     def _broken(self) -> set[str]:
-        """Return the base packages that would break if the version of a chosen one changed."""
+        """Return the base packages that depend on an exact version of a chosen package.
+
+        They would break if the chosen package were installed in a different version.
+        """
         moved = self._base & self.chosen.keys()
         names: set[str] = set()
         for name in self._base:
@@ -280,10 +284,11 @@ def _atoms(text: str) -> Iterator[Atom]:
 
 
 def minimal(universe: Mapping[str, Package], names: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of the packages in a minimal system, those in `names`, and all dependencies.
+    """Return the names of the packages in a minimal system that also includes `names`.
 
-    A minimal system consists of the packages that are essential or have priority required. Raise
-    `InvalidError` if a package in `names` does not exist or if a dependency cannot be satisfied.
+    A minimal system consists of all packages that are essential or have priority "required", and
+    their dependencies. The dependencies of `names` are included too. Raise `InvalidError` if a
+    package in `names` does not exist or if a dependency cannot be satisfied.
     """
     # The last one is chosen first: `usr-is-merged`. Tools that bootstrap a system prefer it, if it
     # exists, to its alternative `usrmerge`, which brings perl.
@@ -301,11 +306,12 @@ def closure(
     universe: Mapping[str, Package],
     base: frozenset[str] = frozenset(),
 ) -> tuple[Package, ...]:
-    """Return the packages to install in order to get `names` on any minimal system.
+    """Return the packages that must be installed to add `names` to a base system.
 
-    `base` contains the names of the packages of a larger system from the same universe. These
-    packages are not chosen again. If a newer suite has renamed a package, the package that provides
-    the old name is chosen. Raise `InvalidError` for unknown packages.
+    `base` contains the names of the packages that the base system already has; these are not chosen
+    again. If `base` is empty, the result fits any minimal system of the suite. If a newer suite has
+    renamed a package, the package that provides the old name is chosen. Raise `InvalidError` for
+    unknown packages.
     """
     selection = _Selection(universe, base or minimal(universe))
     for name in names:
@@ -331,21 +337,20 @@ version of the package."""
 def lock(
     names: Sequence[str], suite: Universe, base: frozenset[str] = frozenset()
 ) -> tuple[File, ...]:
-    """Return the .debs that add `names` to any minimal system of the suite, sorted by name.
+    """Return the .debs that add `names` to a base system, sorted by package name.
 
-    If `base` is given, the .debs add `names` to that system instead. `base` contains the names of
-    the packages that `lock_base` locked from the same lists. Raise `InvalidError` for unavailable
-    packages.
+    `base` contains the names of the packages in the base system, which `lock_base` locked from the
+    same package lists. If `base` is empty, the result fits any minimal system of the suite. Raise
+    `InvalidError` for unavailable packages.
     """
     chosen = closure(names, suite, base)
     return tuple(map(_file, sorted(chosen, key=lambda p: p.name)))
 
 
 def lock_base(names: Sequence[str], suite: Universe) -> tuple[File, ...]:
-    """Return the .debs of a complete system that includes `names`, sorted by name.
+    """Return the .debs of a complete minimal system that includes `names`, sorted by package name.
 
-    The system consists of the packages of the suite's minimal system, those in `names`, and all
-    dependencies. Each .deb has the role `base`.
+    All dependencies are included. Each .deb has the role `base`.
     """
     chosen = minimal(suite, names)
     return tuple(_file(suite[name], "base") for name in sorted(chosen))
@@ -388,10 +393,10 @@ def load(
     *,
     read: Callable[[str], bytes] = _read,
 ) -> Universe:
-    """Read a suite's package lists for a platform.
+    """Read the package lists of a suite for a platform, and return the packages by name.
 
-    Raise `BuildError` if no mirror answers or if a list is damaged, and `InvalidError` for a
-    platform for which Debian has no packages.
+    Raise `BuildError` if no mirror answers or if a list is damaged, and `InvalidError` if Debian
+    has no packages for the platform.
     """
     if platform not in ARCHITECTURES:
         raise InvalidError(f"{platform}: only Linux platforms can have Debian packages")
@@ -477,7 +482,10 @@ def _date(text: str) -> str:
 
 
 class Suites:
-    """A cache of the suites that a command reads. A mirror that failed is not tried again."""
+    """A cache of the suites that a command reads.
+
+    Failures are cached as well, so a suite that could not be read is not requested again.
+    """
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
         self.settings = settings
@@ -506,11 +514,11 @@ of wheels is empty."""
 
 
 class Debs:
-    """The bases and .debs for the targets of a profile.
+    """A source of the base system and the .debs for each target of a profile.
 
     They are taken from the `previous` lock if the profile has not changed since that lock was made.
-    Otherwise, they are taken from the lock of the profile's `origin` if both profiles have the same
-    system.
+    Otherwise, they are taken from the lock of the profile's `origin`, provided that both profiles
+    define the same system. If neither lock can be used, they are chosen from the suite.
     """
 
     def __init__(
@@ -535,10 +543,10 @@ class Debs:
     def of(
         self, platform: types.Platform, python: types.PythonVersion, wheels: Iterable[File] = ()
     ) -> Target:
-        """Return a target with its base and .debs. A target that is not for Linux has neither.
+        """Return a target with its base and .debs; a target that is not for Linux has neither.
 
-        The packages that `wheels` need in an image are added if they are known and a mirror has
-        them.
+        The Debian packages that `wheels` need in an image are added if these packages are known and
+        a mirror has them.
         """
         asked: _Names = dict.fromkeys(self._profile.system_packages, ())
         needs = {**self._needs(platform, python, wheels), **asked}
@@ -565,7 +573,7 @@ class Debs:
     def _with(self, platform: types.Platform, python: types.PythonVersion, asked: _Names) -> Target:
         """Return a target with its base and the requested packages.
 
-        Both are kept from the earlier lock if they are unchanged.
+        If an earlier lock still applies, its base and packages are reused.
         """
         profile = self._profile
         has_base = python in profile.debian_base
@@ -588,7 +596,7 @@ class Debs:
         )
 
     def _unchanged(self, platform: str, python: str, asked: _Names) -> Target | None:
-        """Return the earlier target if it contains the requested packages, and otherwise None."""
+        """Return the target from an earlier lock if it has the requested packages, else None."""
         before = target_of(self._previous, platform, python)
         if before:
             have = {*self._profile.system_packages, *(file.name for file in before.files)}
@@ -602,7 +610,7 @@ class Debs:
     def _of_packages(
         self, platform: types.Platform, python: types.PythonVersion, asked: _Names
     ) -> tuple[File, ...]:
-        """Return the packages that make up a base, and the packages to install on the base."""
+        """Return the .debs that make up a base, followed by the .debs to install on it."""
         debian_suite = self._suite(platform)
         system = lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
@@ -615,9 +623,9 @@ class Debs:
         return (*system, *lock(tuple(asked), debian_suite, names))
 
     def _on_image(self, platform: types.Platform, _: str, asked: _Names) -> tuple[File, ...]:
-        """Return the packages to install on an image.
+        """Return the .debs to install on a base image.
 
-        They are the same for all images of a platform.
+        All images of a platform get the same .debs.
         """
         key = (platform, *asked)
         if key not in self._closures:
@@ -626,9 +634,9 @@ class Debs:
         return self._closures[key]
 
     def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
-        """Return the packages in the origin's images.
+        """Return the .debs for the base images in the lock of the origin profile.
 
-        The result is empty if the origin requests different packages.
+        The result is empty if there is no origin or if it requests different packages.
         """
         if self._origin is None:
             return ()

@@ -1,8 +1,8 @@
 """The sources of packages: the shipped upstream indexes and the user's own pip configuration.
 
-uv does not read pip's configuration files and variables (`core/pip.py`), so the settings found
-there are passed to uv. uv's own variables take precedence. URLs found here are never written to a
-lock.
+uv does not read pip's configuration files or environment variables. Therefore, the settings found
+there (see `core/pip.py`) are passed to uv. uv's own variables take precedence. URLs from these
+settings are never written to a lock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT = "default"
 
 
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of `profiles/indexes.yaml`."""
+    """An upstream index, as listed in `profiles/indexes.yaml`."""
 
     kind: Literal["simple", "folder", "archive", "channel"]
     url: Annotated[str, Meta(pattern=r"^https?://[^\s\x00-\x1f]+[^/\s]\Z")]
@@ -82,9 +82,10 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] = os.envi
 
 
 def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a source's URL: from the environment, the configuration, or the shipped table.
+    """Return the URL of a source.
 
-    The first of these that has a URL is used. Raise `InvalidError` for an unknown name.
+    It is taken from the environment, from the configuration or from the shipped table, whichever
+    has one first. Raise `InvalidError` if none of them has a URL, or if the URL is unusable.
     """
     custom = override(name, settings, environ)
     if custom:
@@ -103,8 +104,8 @@ def uv_environment(
 ) -> dict[str, str]:
     """Return environment variables that make uv use pip's configuration.
 
-    The indexes in `first` are queried first. URLs are not passed as arguments, because they may
-    contain credentials and other users can see the arguments of a process.
+    The indexes in `first` are searched before all others. URLs are not passed as arguments, because
+    they may contain credentials and the arguments of a process are visible to other users.
     """
     own_index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
     translated = {
@@ -141,9 +142,9 @@ def uv_environment(
 def with_login(url: str, variables: Mapping[str, str]) -> str:
     """Return a file's URL with the credentials for an index on the same server, if there are any.
 
-    uv omits an index's credentials from the URLs of the index's files. `variables` are the
-    environment variables for uv. Credentials in a uv.toml are not found here. Those in a netrc file
-    work for both uv and envbuilder.
+    This is needed because uv omits an index's credentials from the URLs of the index's files.
+    `variables` are the environment variables for uv. Credentials in a uv.toml are not found here.
+    Credentials in a netrc file need not be added, because both uv and envbuilder use that file.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or "@" in parts.netloc:

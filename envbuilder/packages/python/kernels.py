@@ -1,12 +1,12 @@
 """Find the GPUs for which a wheel's device code was compiled.
 
-NVIDIA's compiler packs device code into fat binaries: a header, followed by one entry per
-architecture with machine code (`sm_80`) or PTX (`compute_80`). AMD's compiler packs device code
-into offload bundles: a table with the target of each code object (`gfx90a`). Newer bundles are
-compressed as a whole. NVIDIA's layout is undocumented; the results agree with
-`torch.cuda.get_arch_list()` and cuobjdump.
+NVIDIA's compiler packs device code into fat binaries. These consist of a header, followed by one
+entry per architecture with machine code (`sm_80`) or PTX (`compute_80`). AMD's compiler packs
+device code into offload bundles. These begin with a table that contains the target of each code
+object (`gfx90a`). Newer bundles are compressed as a whole. NVIDIA's layout is undocumented; the
+results agree with `torch.cuda.get_arch_list()` and cuobjdump.
 
-Fat binaries and bundles are found by their magic numbers instead of by sections. The section table
+Fat binaries and bundles are found by their magic numbers, not through the section table. That table
 is at the end of a library, but a library in a wheel is a compressed stream. Therefore, the stream
 is read once from start to end, and the contents of entries are skipped.
 """
@@ -72,7 +72,7 @@ _TABLE = 1 << 15
 
 
 def of_wheel(path: Path) -> Kernels:
-    """Return the amount of device code in a wheel.
+    """Return the size in bytes of the device code in a wheel, by GPU targets.
 
     Raise `InvalidError` for a damaged or oversized wheel.
     """
@@ -101,10 +101,11 @@ def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T
 
 
 def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> Kernels:
-    """Return the amount of device code in a library, which is given in pieces.
+    """Return the size in bytes of the device code in a library, by GPU targets.
 
-    `reads` counts the headers that are read in the same wheel. Raise `InvalidError` if there is too
-    much device code to read.
+    The library is passed in chunks. `reads` is a counter shared by all libraries of a wheel, which
+    limits the number of headers that are read. Raise `InvalidError` if there is too much device
+    code to read.
     """
     stream = _Forward(pieces, reads or count())
     total: Kernels = Counter()
@@ -118,7 +119,7 @@ def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> K
 
 
 def others(profile: Profile, files: Iterable[File]) -> list[File]:
-    """Return the wheels that are neither the framework nor one of its parts or libraries."""
+    """Return the wheels that are neither the framework nor one of its components or libraries."""
     framework = FRAMEWORKS[profile.framework]
     return [
         file
@@ -130,10 +131,11 @@ def others(profile: Profile, files: Iterable[File]) -> list[File]:
 
 
 def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
-    """Return the amount of device code in each package, keyed by the package's name and version.
+    """Return the size in bytes of each package's device code, by GPU targets.
 
-    Each wheel is read only once, when it is new in the store. The framework and unreadable wheels
-    are left out. If a package has wheels for several Python versions, only one of them is read.
+    The keys are package names with versions (`NAME VERSION`). A wheel in the store is read only
+    once, since the results are cached. The framework and unreadable wheels are left out. If a
+    package has wheels for several Python versions, only one of them is read.
     """
     codes: dict[str, tuple[str, dict[str, int]]] = {}
     for file in others(profile, files) if ACCELERATORS[profile.accelerator].code else ():
@@ -154,9 +156,9 @@ class _Forward:
         self._places: dict[bytes, int] = {}
 
     def find(self, magics: tuple[bytes, ...]) -> bytes:
-        """Skip past the next magic number in the stream and return that number.
+        """Move past the next occurrence of any of the magic numbers, and return that number.
 
-        Return an empty result if none of `magics` follows.
+        Return empty bytes if none of them occurs in the rest of the stream.
         """
         overlap = max(map(len, magics)) - 1
         with suppress(EOFError):
@@ -247,9 +249,11 @@ def _bundle(stream: _Forward) -> tuple[str, int]:
 
 
 def _compressed(stream: _Forward) -> tuple[str, int]:
-    """Return the targets of a compressed bundle and the total size of its code objects in bytes.
+    """Return the targets of a compressed AMD bundle and the total size of its code objects.
 
-    Only the beginning of the bundle is decompressed.
+    The targets are separated by spaces, and the size is in bytes. Only the beginning of the bundle
+    is decompressed. If that cannot be read, the target is `gfx`, and the size is that of the
+    compressed data that was read.
     """
     import zstandard
 

@@ -75,7 +75,10 @@ author is untrusted."""
 
 
 def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
-    """Return the names of the libraries that a file in a wheel needs; empty for a non-ELF file."""
+    """Return the names of the libraries that a file in a wheel needs.
+
+    The result is empty if the file is not a 64-bit ELF file.
+    """
     with wheel.open(member) as file:
         return needed_by(file)
 
@@ -110,16 +113,19 @@ def needed_by(file: IO[bytes]) -> tuple[str, ...]:
 
 
 def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the known system libraries that a package needs but does not contain."""
+    """Return the system libraries that a wheel needs but does not contain.
+
+    `needs` is the same as for `unmet`. Only libraries with a known Debian package are returned.
+    """
     return system_libraries().debian.keys() & unmet(needs)
 
 
 def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> frozenset[str]:
     """Return the needed libraries that are neither in the wheel nor available on every system.
 
-    `needs` maps the path of each library in the wheel to the libraries that it needs. `brought` are
-    other libraries that are present. Among interchangeable libraries, only the one with the fewest
-    unknown requirements counts.
+    `needs` maps the path of each library in the wheel to the libraries that it needs. `brought`
+    contains other libraries that are present. Of several variants of the same library, only the
+    variant with the fewest unknown requirements is considered.
     """
     present = {path.rpartition("/")[2] for path in needs}.union(brought)
     debian = system_libraries().debian.keys()
@@ -136,7 +142,7 @@ def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> fr
 
 
 def of_loader() -> bytes:
-    """Return the content of the loader's cache, which lists the libraries on this machine.
+    """Return the content of the dynamic loader's cache, which lists this machine's libraries.
 
     The result is empty on systems without glibc.
     """
@@ -203,11 +209,11 @@ def warnings(
     *,
     in_image: bool,
 ) -> Iterator[str]:
-    """Yield a message for each wheel that needs libraries which are missing.
+    """Yield a warning for each wheel that needs missing system libraries.
 
-    They are missing from the image if `in_image` is set, and otherwise from this machine. Each
-    wheel is read only once. `asked` are the Debian packages requested for the image, which may have
-    other names in the suite.
+    If `in_image` is set, the libraries are missing from the image, and otherwise from this machine.
+    Each wheel is read only once. `asked` contains the Debian packages requested for the image,
+    which may have other names in the suite.
     """
     from envbuilder.packages.python import kernels  # `run` needs the table alone
 

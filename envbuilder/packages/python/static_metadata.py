@@ -55,7 +55,7 @@ class _Project(Struct, frozen=True, rename="kebab"):
 
 
 def backend(folder: Path) -> Backend:
-    """Return the build backend of a source."""
+    """Return the build backend that a source declares in its pyproject.toml, or the default."""
     return _part(folder, "build-system", Backend) or Backend()
 
 
@@ -91,8 +91,8 @@ def extends_cuda(folder: Path) -> bool:
 def declared(folder: Path) -> Metadata | None:
     """Return the metadata that a source declares as final, or None if a build may change it.
 
-    The metadata is read from a source distribution's PKG-INFO (metadata version 2.2 or later) or
-    from the `[project]` table, provided that no relevant field is dynamic.
+    The metadata is read from the PKG-INFO of a source distribution (metadata version 2.2 or later)
+    or from the `[project]` table of pyproject.toml. It is final if no relevant field is dynamic.
     """
     info = metadata(_read(folder / "PKG-INFO"))
     if info and not info[1]:
@@ -114,9 +114,9 @@ def declared(folder: Path) -> Metadata | None:
 
 
 def requirement(line: str, extra: str = "", condition: str = "") -> str:
-    """Return a normalized requirement with a marker for an extra and a condition.
+    """Return a normalized requirement that applies only with an extra and under a condition.
 
-    In requirements of old releases, bounds that are no longer valid versions (`pytz >=2011k`) are
+    In requirements of old releases, bounds that are not valid versions today (`pytz >=2011k`) are
     dropped. Text that is not a requirement is kept, so that uv reports it.
     """
     from packaging.requirements import InvalidRequirement, Requirement

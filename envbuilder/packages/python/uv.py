@@ -1,9 +1,10 @@
-"""Run uv as a resolver: requirements go in, files with hashes come out.
+"""Run uv as a resolver, which turns requirements into a list of files with their hashes.
 
-uv resolves only what an index offers. The static index, a local folder, offers wheels whose names
-and hashes are known even if their own index is unreachable. It has one page per distribution (PEP
-503). The requirements of its wheels are stated as `dependency-metadata` in a uv.toml, which uv
-reads from its working folder. uv writes the result to a pylock.toml (PEP 751).
+uv resolves only what an index offers. To offer wheels even if their own index is unreachable, a
+static index is written to a local folder. It lists wheels whose names and hashes are known, on one
+page per distribution (PEP 503). The requirements of these wheels are stated as
+`dependency-metadata` in a uv.toml, which uv reads from its working folder. uv writes its result to
+a pylock.toml (PEP 751).
 
 This module is long because uv's input and output belong together.
 """
@@ -82,10 +83,10 @@ class StaticIndex(Struct, frozen=True, kw_only=True):
 
 
 def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = ()) -> StaticIndex:
-    """Write the offers to a folder as an index, with a uv.toml that states claimed requirements.
+    """Write the offers to a folder as an index, with a uv.toml that states their requirements.
 
-    The uv.toml also makes uv cache the pages of `others` for a while. These are the URLs of the
-    user's indexes.
+    Only requirements that are claimed for an offer are stated. The uv.toml also makes uv cache the
+    pages of `others`, which are the URLs of the user's indexes.
     """
     pages: dict[str, list[str]] = {}
     claims: dict[tuple[str, str], str] = {}
@@ -134,8 +135,8 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
 def _lasting_pages(indexes: Iterable[str]) -> str:
     """Return entries for uv.toml that make uv cache the pages of other indexes.
 
-    Indexes whose URL contains credentials are left out, so that the file does not contain the
-    credentials.
+    Indexes with credentials in their URLs are left out, so that the credentials do not end up in
+    the file.
     """
     entries = ""
     for number, url in enumerate(indexes):
@@ -186,7 +187,7 @@ MACOS = "14.0"
 
 
 class Wheel(Struct, frozen=True, kw_only=True):
-    """A package in uv's result."""
+    """A package in uv's result, with the wheel chosen for it."""
 
     name: str
     version: str
@@ -246,7 +247,7 @@ def _tags(file: str) -> frozenset[Tag]:
 
 
 def best_rank(file: str, ranks: Mapping[Tag, int]) -> int | None:
-    """Return the best rank of a wheel's tags, given its file name; None if no tag is accepted."""
+    """Return the best rank among the tags in a wheel's file name; None if no tag is accepted."""
     return min((ranks[tag] for tag in _tags(file) if tag in ranks), default=None)
 
 
@@ -300,7 +301,10 @@ no index."""
 
 
 class UnresolvableError(Exception):
-    """Raised when no choice of files satisfies the given target, or any target if none is given."""
+    """Raised when no set of files satisfies the requirements for the given target.
+
+    If no target is given, no target can be satisfied.
+    """
 
     def __init__(
         self,
@@ -349,7 +353,7 @@ class _Question(NamedTuple):
 
 
 class Memory(Struct, kw_only=True):
-    """The results of uv runs, which a command keeps for later runs."""
+    """The results of uv runs, kept so that later runs of the same command can reuse them."""
 
     answers: dict[tuple[Hashable, ...], tuple[Found, ...] | UnresolvableError]
     """All inputs of a run → the result of the run."""
@@ -358,7 +362,7 @@ class Memory(Struct, kw_only=True):
 
 
 class Uv(Struct, frozen=True, kw_only=True):
-    """The configuration with which uv is run for one lock."""
+    """A resolver that runs uv with the configuration for one lock."""
 
     run: Runner
     folder: Path
@@ -404,7 +408,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         pins: Mapping[str, str],
         constraints: Sequence[str],
     ) -> Iterator[Requirers]:
-        """Yield the packages in a resolution, each with the packages that require it."""
+        """Resolve the requirements, and yield each package with the packages that require it."""
         question = _Question(requirements, platform, python, pins, constraints)
         how = ("fix", "requirements.txt", "--annotation-style", "line")
         # If every version is given, there is one answer, and uv has just read all of it: it need
@@ -436,15 +440,18 @@ class Uv(Struct, frozen=True, kw_only=True):
         return answer
 
     def _content(self, option: str) -> str:
-        """Return an option unchanged or, if it is the path of a file, the file's text.
+        """Return an option unchanged unless it is the path of a file in the working folder.
 
-        Only files in the working folder are read.
+        In this case, return the text of the file.
         """
         path = Path(option)
         return path.read_text(encoding="utf-8") if path.parent == self.folder else option
 
     def _output(self, question: _Question, how: str, form: str, *options: str) -> str:
-        """Return uv's result as text, in the format `pylock.toml` or `requirements.txt`."""
+        """Run uv, and return the text that it writes.
+
+        `form` is the format of the text, which is `pylock.toml` or `requirements.txt`.
+        """
         requirements, platform, python, earlier, constraints = question
         # Several targets may be resolved side by side. A dot would be no part of a pylock's name.
         target = f"{platform} {python}".translate(str.maketrans("/ .", "---"))
@@ -555,7 +562,10 @@ def _named(printed: str) -> frozenset[str]:
 
 
 def _checked(**fields: object) -> File:
-    """Return a validated lock entry. Its strings appear in file names and command lines."""
+    """Return a lock entry after validation, since its strings appear in file names and commands.
+
+    Raise `BuildError` if a field is invalid.
+    """
     try:
         return decoding.convert({"kind": "wheel", **fields}, File)
     except msgspec.ValidationError as error:
@@ -597,11 +607,11 @@ def started(
 
 
 def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tuple[str, ...]:
-    """Return find-links for uv, without the distributions that the static index offers.
+    """Return find-links for uv that leave out the distributions offered by the static index.
 
-    Otherwise, uv could take such a distribution from a folder without recording the source of the
-    hash. The folder with the remaining wheels is kept in uv's cache, because uv unpacks a wheel
-    once per path, and wheels may be large.
+    Otherwise, uv could take such a distribution from a folder without recording the source of its
+    hash. Links to the remaining wheels are collected in a folder in uv's cache. This folder is
+    kept, because uv unpacks a wheel once per path, and wheels may be large.
     """
     if not locations:
         return ()

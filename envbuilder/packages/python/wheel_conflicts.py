@@ -1,13 +1,13 @@
 """Detect conflicting wheels by comparing the lists of files in their RECORDs.
 
 uv installs wheels in parallel, and the last wheel to write a file wins. If two wheels had different
-bytes for the same path, environments would differ from build to build with every builder. Such
-wheels are rejected, unless a lock prunes a stray file from one of them. Identical bytes, as in many
-namespace packages, are allowed.
+bytes for the same path, the resulting environment would be a matter of chance, with every builder.
+Therefore, such wheels are rejected, unless a lock prunes a stray file from one of them. Identical
+bytes, as in many namespace packages, are allowed.
 
 Only a wheel's zip directory and a few small files are read. Nothing is unpacked. When a lock is
-made, they are read with range requests, so that the result does not depend on which wheels happen
-to be in the store.
+made, the wheels are read with range requests, so that the result does not depend on which wheels
+happen to be in the store.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
 
 
 def explained(path: str, first: File, second: File, files: Sequence[File]) -> tuple[str, str]:
-    """Return a message about two wheels that conflict at a path, and the edit that resolves it.
+    """Return an error message about two wheels that conflict at a path, and advice to resolve it.
 
-    The message also names the packages that require the wheels if the entries in `files` state
-    requirements.
+    If the entries in `files` state their requirements, the message also names the packages that
+    require the two wheels.
     """
 
     def named(wheel: File) -> str:
@@ -101,10 +101,10 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
 
 
 def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
-    """Return the first path at which two wheels differ, with the two wheels.
+    """Return the first path at which two wheels differ, together with these wheels.
 
-    Return None if no wheels differ. The values of `wheels` are the results of `contents`. Unknown
-    content differs from all other content.
+    Return None if no wheels differ. The values of `wheels` are the results of `contents`. A file
+    whose content is unknown differs from every other file.
     """
     owners: dict[str, File] = {}
     for wheel, places in wheels.items():
@@ -116,13 +116,15 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 
 
 def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File, tuple[str, ...]]:
-    """Return the conflicting paths that can be left out of each wheel.
+    """Return the paths that can be left out of each wheel to resolve conflicts.
 
     With pip, the wheel installed last wins. Here, the wheel with the same name as the folder or
     program keeps its files. If there is no such wheel, the wheel with more files keeps them. A
-    wheel is not pruned, and the conflict remains, if this would remove machine code or more than
-    half of the wheel's files. A program is kept in the wheel that the project itself lists. If that
-    wheel is unknown, the conflict remains as well. Paths and contents are as in `clash`.
+    wheel is not pruned, and the conflict remains, if pruning would remove machine code or more than
+    half of the wheel's files.
+
+    A program is kept in the wheel that the project itself lists. If it is unknown which wheel that
+    is, the conflict remains. `wheels` is the same as for `clash`.
     """
     owners: dict[str, list[File]] = defaultdict(list)
     for wheel, places in wheels.items():
@@ -158,11 +160,12 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
 
 
 def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
-    """Return the wheel that keeps a program which several wheels contain, or None if it is unknown.
+    """Return the one wheel that should keep a program which several wheels contain.
 
-    This is the wheel that the project itself lists. `ranked` is sorted from low to high rank.
-    `required` contains the names of the packages that other packages require, and is empty if they
-    are unknown.
+    This is the wheel that the project itself lists, or the wheel with the highest rank if the
+    project lists none of them. Return None if it is unknown which wheel that is. `ranked` is sorted
+    from low to high rank. `required` contains the names of the packages that other packages
+    require, and is empty if they are unknown.
     """
     candidates = [wheel for wheel in ranked if wheel.name not in required]
     if not required or len(candidates) > 1:
@@ -171,19 +174,24 @@ def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
 
 
 def _differ(one: str, other: str) -> bool:
-    """Return whether two contents may differ. An empty identifier stands for unknown content."""
+    """Return whether two files may differ, given the identifiers of their contents.
+
+    An empty identifier stands for unknown content.
+    """
     return not one or one != other
 
 
 def contents(
     stem: str, python: str, members: Iterable[str], record: str, entry_points: str
 ) -> dict[str, str]:
-    """Return the files that a wheel installs: path in the environment → identifier of the content.
+    """Return the paths of the files that a wheel installs, each with an identifier of its content.
 
-    The identifier is the hash from RECORD, or, for a generated script, the function that the script
-    runs. It is empty if RECORD states no hash. `stem` is NAME-VERSION as in the names of the
-    wheel's own folders, and `members` lists the files in the wheel. Raise `ValueError`, `csv.Error`
-    or `configparser.Error` for an invalid wheel.
+    Paths are relative to the environment. The identifier is the hash from RECORD or, for a
+    generated script, the function that the script runs. It is empty if RECORD states no hash.
+
+    `stem` is NAME-VERSION as in the names of the metadata folders inside the wheel. `members` lists
+    the files in the wheel. Raise `ValueError`, `csv.Error` or `configparser.Error` for an invalid
+    wheel.
     """
     scripts = _scripts(entry_points)
     hashes = dict.fromkeys(members, "")
@@ -243,7 +251,10 @@ def _scripts(entry_points: str) -> dict[str, str]:
 
 
 def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
-    """Return the `contents` of a wheel in the store; raise `InvalidError` for an invalid wheel."""
+    """Return the `contents` of a wheel in the store; raise `InvalidError` for an invalid wheel.
+
+    If the stored wheel is damaged, remove it and raise `BuildError`.
+    """
     try:
         return store.derived(
             wheel.sha256, f"contents-1-{python}", dict[str, str], lambda path: opened(path, python)
@@ -259,9 +270,9 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 
 
 def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
-    """Open a wheel and return its `contents`.
+    """Open a wheel, and return its `contents`.
 
-    Raise `OSError` or one of `UNREADABLE` if that fails.
+    Raise `OSError` or one of `UNREADABLE` if the wheel cannot be read.
     """
     with archives.open_zip(source) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
@@ -300,10 +311,10 @@ _RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 
 
 class RemoteFile(io.RawIOBase):
-    """A file on a server, of which only the parts that are read are requested.
+    """A file on a server that is read with range requests, so that only parts are downloaded.
 
-    A server without support for range requests sends the complete file. At most 64 MiB of it are
-    read.
+    If the server does not support range requests, it sends the complete file, of which at most 64
+    MiB are read.
     """
 
     def __init__(self, session: Session, url: str) -> None:
@@ -374,10 +385,10 @@ class RemoteFile(io.RawIOBase):
 def remote_contents(
     wheels: Iterable[Found], python: str, settings: Settings, variables: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Return the `contents` of each wheel by the wheel's sha256.
+    """Return the `contents` of each wheel, keyed by the wheel's sha256.
 
     Wheels that cannot be read are left out. `python` is a version in the form X.Y. `variables` are
-    the environment variables for uv, which contain index URLs, possibly with credentials.
+    the environment variables for uv, whose index URLs may contain credentials.
     """
     store = Store.of(settings)
     logins = {**os.environ, **variables}

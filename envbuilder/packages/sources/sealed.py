@@ -1,8 +1,9 @@
 """Build a wheel in a sandbox, and rewrite it so that its bytes depend only on its content.
 
-The build gets a scratch folder, a venv with the locked build requirements, and only the variables
-set here. `inside.py` sets up the sandbox. If the kernel does not allow this, the build runs without
-the sandbox, in the same folder and with the same variables, and a note reports it.
+The build gets a scratch folder, a venv with the locked build requirements, and no environment
+variables other than those set here. `inside.py` sets up the sandbox. If the kernel does not allow a
+sandbox, the build runs without it, in the same folder and with the same variables, and a note
+informs the user.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 
 
 class FailedError(BuildError):
-    """Raised when the package's own code failed. `log` is the end of the code's output."""
+    """Raised when the code of the package that is being built fails.
+
+    `log` is the end of the code's output.
+    """
 
     def __init__(self, message: str, hint: str, log: str) -> None:
         super().__init__(message, hint)
@@ -75,7 +79,7 @@ class FailedError(BuildError):
 
 
 class Scratch:
-    """A folder in which an interpreter builds a single source."""
+    """A temporary folder in which a single source is built with a given interpreter."""
 
     def __init__(self, folder: Path, interpreter: Path, note: list[str]) -> None:
         self.folder = folder
@@ -125,17 +129,19 @@ class Scratch:
             raise BuildError(f"the build requirements cannot be installed:\n{words}")
 
     def compile_cuda(self, architectures: str) -> None:
-        """Prepare the build for compiling CUDA code, with the compiler in the venv if there is one.
+        """Prepare the build for compiling CUDA code.
 
-        `architectures` has the format of PyTorch's TORCH_CUDA_ARCH_LIST.
+        If the venv contains a CUDA compiler, that compiler is used. `architectures` has the format
+        of PyTorch's TORCH_CUDA_ARCH_LIST.
         """
         self._cuda = _lay(self.folder / "venv"), architectures
 
     def call(self, backend: Backend, source: Path, hook: str, version: str = "") -> Any:
-        """Run a hook of the build backend and return its result; raise `FailedError` if it fails.
+        """Run a hook of the build backend, and return the hook's result.
 
-        `version` is needed by backends that would otherwise read the version from the repository's
-        tags, which are not available here.
+        `version` is for backends that would otherwise read the version from the repository's tags,
+        which are not available here. Raise `FailedError` if the hook fails, and `BuildError` if its
+        result is not valid JSON.
         """
         done = self._run(backend, source, hook, version)
         if self._sealed and done.returncode == inside.UNSEALED:
@@ -224,10 +230,10 @@ def _is_plain(path: Path) -> bool:
 
 
 def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
-    """Return all environment variables for a build that uses the Python in `prefix`.
+    """Return the complete environment variables for a build that uses the Python in `prefix`.
 
-    They keep the names of this machine's folders out of wheels. Otherwise, messages and library
-    paths in a wheel could contain these names.
+    They make the compiler replace the names of this machine's folders. Otherwise, messages and
+    library paths in a wheel could contain these names.
     """
     flags = "-g0"
     for folder, stand_in in ((scratch, "."), (prefix, "/usr")):
@@ -291,12 +297,13 @@ def normalise(
 ) -> tuple[Path, Metadata]:
     """Rewrite a wheel so that its bytes depend only on its content; return its path and metadata.
 
-    `file` is the wheel's file name, if it differs from the name in the path `built`. `without` are
-    paths below site-packages to leave out, and `without_programs` are names of programs to leave
-    out.
+    `file` is the wheel's file name if it differs from the name in the path `built`. `without`
+    contains paths below site-packages to leave out. `without_programs` contains the names of
+    programs to leave out.
 
-    Entries are sorted and not compressed, because compressors differ. Times, modes and the RECORD
-    do not depend on the machine. Raise `BuildError` if the file is not a wheel of this package.
+    Entries are sorted, and they are not compressed because compressors differ. Times, modes and the
+    RECORD do not depend on the machine. Raise `BuildError` if the file is not a wheel of this
+    package.
     """
     target = folder / (file or built.name)
     with opened(built, target.name, name) as (archive, info, metadata):
@@ -341,7 +348,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> str:
     """Return the path of a wheel's metadata folder.
 
-    Raise `ValueError` unless there is exactly one such folder.
+    Raise `ValueError` if there is not exactly one such folder or if it belongs to another release.
     """
     from packaging.version import Version
 
@@ -392,7 +399,7 @@ def _rewrite(
 def _without_programs(entry_points: str, names: Collection[str]) -> str:
     """Return the text of entry_points.txt without the given programs.
 
-    Entries with the same names in sections other than those for programs are kept.
+    Entries with these names are kept in sections that do not define programs.
     """
     lines = []
     section = ""
@@ -413,9 +420,9 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 
 def glibc(wheel: Path) -> int:
-    """Return N if 2.N is the newest glibc version that a wheel's libraries need.
+    """Return the minor version of the newest glibc 2.x that a wheel's libraries need.
 
-    Return 0 if they need no glibc.
+    Return 0 if the libraries do not need glibc.
     """
     needed = 0
     before = b""
@@ -435,7 +442,7 @@ def glibc(wheel: Path) -> int:
 
 
 def unpruned(file: File) -> File:
-    """Return the complete wheel on an index from which a pruned wheel is made."""
+    """Return the complete wheel from which a pruned wheel is made, as listed on its index."""
     recipe = file.recipe
     assert recipe is not None, "it is pruned"
     return replace(
@@ -449,10 +456,10 @@ def unpruned(file: File) -> File:
 
 
 def prune(file: File, python: str, settings: Settings) -> File:
-    """Store a copy of a wheel without the files that the wheel's recipe leaves out.
+    """Add a pruned copy of a wheel to the store, and return the copy as a locked file.
 
-    Return the copy as a locked file. The complete wheel must be in the store. Raise `BuildError` if
-    the stored file is not a wheel.
+    The copy lacks the files that the wheel's recipe leaves out. The complete wheel must be in the
+    store. Raise `BuildError` if the stored file is not a wheel.
     """
     store = Store.of(settings)
     recipe = file.recipe
@@ -486,7 +493,7 @@ _COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-
 
 
 class Toolkit(NamedTuple):
-    """The CUDA compiler for a target."""
+    """The CUDA compiler for a target, and the GPU architectures to compile for."""
 
     requires: tuple[str, ...]
     """The compiler's wheels, as requirements; empty if only the system can provide the compiler."""
@@ -495,10 +502,10 @@ class Toolkit(NamedTuple):
 
 
 def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
-    """Return the CUDA compiler for a target, or None if the target's PyTorch is not built for CUDA.
+    """Return the CUDA compiler for a target; None if the target's PyTorch is not built for CUDA.
 
-    `wished` are the architectures to compile for. By default, these are the architectures that
-    PyTorch is compiled for. Raise `BuildError` if they are unknown.
+    `wished` contains the architectures to compile for. If it is empty, the architectures for which
+    PyTorch was compiled are used. Raise `BuildError` if these are unknown.
     """
     wheels = {file.name: file for file in target.of_kind("wheel")}
     torch = wheels.get("torch")
@@ -523,10 +530,10 @@ def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
 
 
 def _lay(venv: Path) -> str:
-    """Complete the CUDA toolkit that wheels installed into a venv.
+    """Complete a CUDA toolkit that was installed from wheels, and return its path.
 
-    Return the toolkit's path relative to the venv, or an empty string if there is no toolkit. The
-    wheels lack the library names that linkers look for, so links with these names are added.
+    Linkers look for library names that the wheels lack, so links with these names are added. The
+    path is relative to the venv. It is empty if the venv contains no toolkit.
     """
     for compiler in venv.glob("lib/python*/site-packages/nvidia/cu*/bin/nvcc"):
         home = compiler.parent.parent
@@ -542,10 +549,10 @@ def _lay(venv: Path) -> str:
 def _of_cuda(
     toolkit: str, home: str, architectures: str, variables: dict[str, str]
 ) -> dict[str, str]:
-    """Return the additional variables for a build that compiles CUDA code.
+    """Return the additional environment variables for a build that compiles CUDA code.
 
-    nvcc gives its intermediate files random names and derives the names of symbols from them, so
-    the linker is told to strip these symbols.
+    nvcc gives its intermediate files random names and derives the names of symbols from them. To
+    keep the result reproducible, the linker is told to strip these symbols.
     """
     memory = probe.host().memory
     room = min(filter(None, (memory.total_bytes, memory.limit_bytes, _PLENTY)))

@@ -98,9 +98,10 @@ def located(text: str) -> Location:
 
 
 def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
-    """Return a package's source distributions on the user's indexes, with each file only once.
+    """Return the versions and source distributions of a package on the user's indexes.
 
-    Raise `BuildError` if no source distributions are found and an index cannot be read.
+    Each file is returned only once. Raise `BuildError` if no source distributions are found and an
+    index cannot be read.
     """
     problems: dict[str, OSError] = {}
     addresses = (index.page(name) for index in fetch.places())
@@ -120,10 +121,10 @@ def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
 def newest(
     name: str, specifier: SpecifierSet, pythons: Sequence[str], as_of: str
 ) -> tuple[str, upstream.Listed]:
-    """Return the newest matching release and its source distribution.
+    """Return the version and source distribution of the newest release that matches a specifier.
 
-    Raise `InvalidError` if no release matches. A yanked release matches only if it is pinned (PEP
-    592).
+    A yanked release matches only if it is pinned (PEP 592). Raise `InvalidError` if no release
+    matches.
     """
     every = listed(name)
     pinned = {clause.version for clause in specifier if clause.operator == "=="}
@@ -158,8 +159,8 @@ def of_release(link: upstream.Listed, settings: Settings) -> Recipe:
 def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
     """Download an archive into the store, and return the archive's sha256.
 
-    Raise `BuildError` if the archive is unavailable or does not have the hash `sha256`, which may
-    be empty.
+    `sha256` is the expected hash, or an empty string if it is unknown. Raise `BuildError` if the
+    archive is unavailable or has a different hash.
     """
     store = Store.of(settings)
     if sha256 and store.has(sha256):
@@ -193,9 +194,9 @@ def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
 
 
 def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
-    """Download a locked source into the store, unless it is already there.
+    """Add a locked source to the store, unless it is already there.
 
-    Raise `BuildError` if the source is gone or has changed.
+    Raise `BuildError` if the source no longer exists or has changed.
     """
     if Store.of(settings).has(recipe.sha256):
         return
@@ -279,9 +280,10 @@ def of_path(location: Location, settings: Settings) -> Recipe:
 
 
 def require_public(recipe: Recipe, settings: Settings) -> None:
-    """Raise `InvalidError` if a packed folder in the store has credentials in a settings file.
+    """Raise `InvalidError` if a settings file in a packed folder contains credentials.
 
-    Code is not searched, because much of it mentions passwords and tokens without containing any.
+    The packed folder must be in the store. Code is not searched, because much of it mentions
+    passwords and tokens without containing any.
     """
     with tarfile.open(Store.of(settings).path(recipe.sha256)) as tar:
         for member in tar:
@@ -298,11 +300,12 @@ class GoneError(BuildError):
 
 
 def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Recipe, str]:
-    """Pack a commit of a repository into the store, and return its recipe and version.
+    """Pack a commit of a repository into the store; return the recipe and the source's version.
 
-    `commit` is the locked commit. If it is empty, the location's reference is resolved. The version
-    is taken from the last tag before the commit, and is empty if there is no such tag. Submodules
-    are included.
+    `commit` is the locked commit. If it is empty, the commit is determined from the location's
+    reference. The version is taken from the last tag before the commit, and is empty if there is no
+    such tag. Submodules are included. Raise `GoneError` if the repository no longer has the locked
+    commit.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-git-") as name:
         home = Path(name)
@@ -386,9 +389,9 @@ _SETTINGS_OF_GIT = (
 class _Git:
     """A runner of git commands in a private folder, without configuration, hooks or prompts.
 
-    The user's configuration and ssh are used only for cloning and fetching, which need credentials
-    and proxies. These commands write no file of a repository, and the commit identifies their
-    result.
+    Cloning and fetching are the exception: they need credentials and proxies, so they use the
+    user's git and ssh configuration. This is safe, because these commands write no file of a
+    repository, and the commit identifies their result.
     """
 
     def __init__(self, home: Path, url: str) -> None:
@@ -435,11 +438,11 @@ class _Git:
         )
 
     def fails(self, *arguments: str) -> bool:
-        """Return whether a git command fails."""
+        """Run a git command, and return whether it fails."""
         return self._run(*arguments).returncode != 0
 
     def line(self, *arguments: str) -> str:
-        """Return the first line of a git command's output.
+        """Run a git command, and return the first line of its output.
 
         The result is empty if the command fails.
         """

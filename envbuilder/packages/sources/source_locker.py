@@ -1,15 +1,15 @@
-"""Turn packages without wheels into locked wheels, with their interpreter and build requirements.
+"""Convert packages without wheels into locked wheels, and lock what is needed to rebuild them.
 
 A lock records the hashes of a source and of the wheels needed to build it, so the wheel can be
-rebuilt from the lock. A pure Python build gives the same bytes everywhere. A machine whose build
-gives different bytes reports this. The store keeps each wheel by its hash, and also under a key
-computed from all inputs of the build.
+rebuilt from the lock. The build of a pure Python package gives the same bytes on every machine. If
+a build gives different bytes than those in the lock, this is reported. The store keeps each wheel
+both under its hash and under a key computed from all inputs of the build.
 
 Old sources need older tools, and some do not declare their requirements. For these, alternatives
 are tried in a fixed order.
 
-This module is long because reading, building and locking a source share one plan, which each step
-may change.
+This module is long because reading, building and locking a source share one plan, which each of
+these steps may change.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     """Additional requirements for compiling the CUDA code for a target."""
 
     def with_more(self, requirements: Iterable[str]) -> BuildRequirements:
-        """Return the plan with more requirements.
+        """Return the plan with additional requirements.
 
-        A requirement on the framework is not added. Instead, the framework is taken from the
-        target.
+        A requirement on the framework is not added. Instead, the plan then uses the target's
+        framework.
         """
         more = [*requirements]
         ours = [r for r in more if frameworks.of_build(distribution(r))]
@@ -132,10 +132,10 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
         return plan.beside_framework() if ours else plan
 
     def beside(self, versions: Mapping[str, str]) -> BuildRequirements:
-        """Return the plan with some packages pinned to the installed versions given in `versions`.
+        """Return the plan with its packages pinned to the versions given in `versions`, if any.
 
-        This is needed because a build requirement that an old release pins, such as numpy==1.19.3,
-        may have no wheel for a platform.
+        This is needed because an old release may pin a build requirement, such as numpy==1.19.3,
+        that has no wheel for a platform.
         """
         pairs = [(distribution(line), line) for line in self.requires]
         pinned = (f"{n}=={versions[n]}" if n in versions else line for n, line in pairs)
@@ -144,8 +144,8 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     def beside_framework(self) -> BuildRequirements:
         """Return the plan for a build that imports the framework.
 
-        The requirements that such builds usually have are added. Sources rarely declare these
-        requirements, and the build does not run while locking.
+        Such builds usually need certain packages, which are added to the plan. They have to be
+        guessed, because sources rarely declare them, and the build does not run while locking.
         """
         names = set(map(distribution, self.requires))
         more = tuple(r for r in _BESIDE if r not in names)
@@ -198,9 +198,9 @@ class WheelBuilder:
         return probe.host().platform
 
     def first(self, pythons: Sequence[str]) -> str:
-        """Return the first Python version that can be used to build on this machine.
+        """Return the first of several Python versions with which this machine can build.
 
-        Raise `ToolError` if there is none.
+        Raise `ToolError` if this machine has none of them.
         """
         for python in pythons:
             if self.has(python):
@@ -294,10 +294,11 @@ class WheelBuilder:
         needs: Sequence[File],
         asks: Collection[str] = (),
     ) -> Wheel:
-        """Return the wheel built from a source with the wheels in `needs`.
+        """Return the wheel built from a source with the wheels in `needs` installed.
 
-        A wheel from an earlier build with the same inputs is reused. `asks` are the known build
-        requirements. Raise `_MoreError` if the build backend has others.
+        A wheel from an earlier build with the same inputs is reused. `asks` contains the known
+        build requirements; if it is empty, the backend's requirements are not checked. Raise
+        `_MoreError` if the build backend has requirements that are not in `asks`.
         """
         if recipe.kind == "sdist":
             version = ""  # it has its own
@@ -361,7 +362,7 @@ class WheelBuilder:
     ) -> tuple[File, ...]:
         """Return the wheels for a plan's requirements; raise `UnresolvableError` if there are none.
 
-        If possible, the wheels have the same versions as those for this machine's platform.
+        If possible, they have the same versions as the wheels already resolved for other targets.
         """
         key = (plan, platform, python)
         asked = (*plan.requires, *plan.toolkit)
@@ -384,7 +385,7 @@ class WheelBuilder:
 
 
 def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
-    """Return the next plan to try after a failed build, or None if there is none left to try."""
+    """Return the plan to try after a failed build, based on its log; None if there is none left."""
     missing = _MISSING.findall(log)
     name = types.canonical(missing[-1]) if missing else ""
     if frameworks.of_name(name):
@@ -433,7 +434,10 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     @property
     def offer(self) -> Offer:
-        """An offer of a wheel for every target, as a placeholder for the wheel to be built."""
+        """An offer of this release as a wheel for every target.
+
+        If the wheel has not been built yet, the offer is a placeholder for it.
+        """
         location = self.recipe.location
         is_wheel = self.recipe.kind == "wheel"
         stem = f"{self.name.replace('-', '_')}-{self.version}"
@@ -478,11 +482,11 @@ class SourceLocker:
         shown: Callable[[Path], tuple[str, str, tuple[str, ...]] | None] = lambda _: None,
         earlier: Iterable[File] = (),
     ) -> None:
-        """Store the project's settings.
+        """Store the project's settings and the functions that provide metadata.
 
-        `earlier` are the entries of a lock, whose commits and archives are kept. `elsewhere`
-        returns the requirements of a release, read from a wheel for another platform. `shown`
-        returns the name, version and requirements found in the text of a source.
+        `elsewhere` returns the requirements of a release, read from a wheel for another platform.
+        `shown` returns the name, version and requirements found in the text of a source. `earlier`
+        contains the files of an earlier lock, whose commits and archives are kept.
         """
         self._resolution = resolution
         self._settings = settings
@@ -506,9 +510,9 @@ class SourceLocker:
     ) -> Candidate:
         """Return the newest release of a package that the specifier allows, as a candidate.
 
-        The source comes from `location` or, if that is empty, from an index. The source is
-        downloaded. It is built only if it does not declare its requirements. A wheel that the
-        project names by URL needs no permission, because none of its code runs.
+        The source is downloaded from `location` or, if that is empty, from an index. It is built
+        only if it does not declare its requirements. A wheel that the project names by URL needs no
+        permission, because none of its code runs.
 
         Raise `InvalidError` if the project does not allow the build or no release matches, and
         `BuildError` if the source cannot be downloaded or built.
@@ -610,10 +614,11 @@ class SourceLocker:
         pythons: Sequence[str],
         elsewhere: Metadata | None,
     ) -> tuple[Metadata, BuildRequirements, Wheel | None, str]:
-        """Return a source's metadata and build plan, and its wheel and Python if it was built.
+        """Return a source's metadata and build plan.
 
-        `elsewhere` contains the requirements from a wheel for another platform, which make a build
-        unnecessary.
+        If the source was built, the wheel and the Python version follow; otherwise, None and an
+        empty string. `elsewhere` contains the metadata from a wheel for another platform, which
+        makes a build unnecessary.
         """
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
@@ -656,8 +661,8 @@ class SourceLocker:
     def _likely(self, folder: Path, tag: str) -> Metadata | None:
         """Return the metadata found in the text of a source that cannot be built here.
 
-        A dynamic version is taken from `tag` or, if that is empty, from setuptools' default, 0.0.0.
-        Return None if no metadata is found.
+        If the text does not state a version, it is taken from `tag` or, if that is empty, from
+        setuptools' default, 0.0.0. Return None if no metadata is found.
         """
         shown = self._shown(folder)
         if shown is None:
@@ -794,9 +799,10 @@ def _pruned(file: File, target: Target, settings: Settings, progress: Progress) 
 def _named(
     location: source.Location, locked: File | None, settings: Settings
 ) -> tuple[Recipe, str]:
-    """Return the recipe of a source that the project names, and its version if it has a tag.
+    """Return the recipe of a source that the project names, and the version of the source.
 
-    The `locked` recipe is kept, unless the repository no longer has the commit.
+    The version comes from the locked file or from a git tag, and is empty if neither states it. The
+    `locked` recipe is kept, unless the repository no longer has the locked commit.
     """
     recipe = locked.recipe if locked else None
     if locked and recipe and Store.of(settings).has(recipe.sha256):
@@ -865,7 +871,7 @@ def of_framework(target: Target) -> tuple[File, ...]:
 
 
 def as_source(file: File) -> File:
-    """Return the locked source of a package to be built, as a file for the store."""
+    """Return the source from which a package is built, as a file for the store."""
     assert file.recipe is not None, "it is built"
     sdist = file.recipe.location.rpartition("/")[2] if file.recipe.kind == "sdist" else ""
     return replace(
@@ -915,7 +921,10 @@ def fetch(
 
 
 def build_sources(target: Target, settings: Settings, progress: Progress) -> Target:
-    """Return a target for this machine's platform, with its sources replaced by built wheels."""
+    """Build a target's sources, and return the target with wheels in place of the sources.
+
+    The target must be for this machine's platform.
+    """
     builder = WheelBuilder(settings, progress.note)
     built = []
     for file in target.files:
@@ -940,7 +949,7 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
 
 
 def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
-    """Return the wheel built from a locked source with the lock's build requirements.
+    """Return the wheel built from a locked source, using the build requirements in the lock.
 
     Raise `BuildError` if the wheel can be built only on another platform.
     """
