@@ -157,9 +157,10 @@ def _tmpfs(options: str, total: int | None) -> int | None:
 
 
 def modules(snapshot: Snapshot, *, virtual: bool) -> Memory:
-    """Return facts about the memory modules.
+    """Describe the machine's memory modules, as listed in the firmware's table.
 
-    `virtual` says whether the CPU reports a virtual machine.
+    `virtual` says whether the CPU reports that it belongs to a virtual machine. If the modules are
+    unknown, the result contains only the reason.
     """
     table = parse(snapshot.blobs.get(_TABLE, b""))
     if virtual or (table and table.virtual):
@@ -230,9 +231,10 @@ def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | No
 
 
 def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
-    """Return each device's channel as a key that can be compared.
+    """Return a comparable key for each device's channel.
 
-    The key is None if the device's name does not show the channel.
+    Devices on the same channel have equal keys. A key is None if the device's name does not reveal
+    its channel.
     """
     names = [(device.bank.lower(), device.locator.lower()) for device in devices]
     keys = [_named(bank, locator) for bank, locator in names]
@@ -247,7 +249,7 @@ def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
 
 
 def _named(bank: str, locator: str) -> Hashable:
-    """Return the channel that a device's names state, or None if they state none.
+    """Return the channel stated in a device's bank or locator name, or None if neither states one.
 
     The result includes the owner of the channel, such as the processor, if the names state one.
     """
@@ -259,10 +261,10 @@ def _named(bank: str, locator: str) -> Hashable:
 
 
 def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
-    """Return the channels that the letters in slot names such as DIMM_A1 stand for.
+    """Return the channels denoted by the letters in slot names such as DIMM_A1.
 
-    The channels are None if the letters cannot stand for channels. On Dell servers, letters stand
-    for processors, and each letter has many slots (PowerEdge M420 Owner's Manual, "Memory Socket
+    All channels are None if the letters cannot denote channels. On Dell servers, letters denote
+    processors, and each letter has many slots (PowerEdge M420 Owner's Manual, "Memory Socket
     Locations": channel 1 of processor 1 has the sockets A1 and A4).
     """
     owners = [tuple(_OWNER.findall(slot.string)) for slot in slots]
@@ -287,7 +289,7 @@ class Slot(Struct, frozen=True, kw_only=True):
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """The information about memory in the firmware's table."""
+    """The memory devices listed in the firmware's table."""
 
     devices: tuple[Slot, ...]
     virtual: bool
@@ -300,19 +302,19 @@ class _Structure(Struct, frozen=True):
     strings: tuple[bytes, ...]
 
     def number(self, offset: int, size: int) -> int:
-        """Return the unsigned number at `offset`, which has `size` bytes.
+        """Return the unsigned little-endian number of `size` bytes at `offset`.
 
-        Return 0 if the structure ends before the number is complete.
+        Return 0 if the structure ends before the last of these bytes.
         """
         if offset + size > len(self.data):
             return 0
         return int.from_bytes(self.data[offset : offset + size], "little")
 
     def text(self, offset: int) -> str:
-        """Return the string to which the number at `offset` refers.
+        """Return the string whose number is stored at `offset`.
 
-        Strings are counted from 1. The result is empty for number 0 and for a number without a
-        string.
+        Strings are numbered from 1. Return an empty string if the number is 0 or if the structure
+        has no string with this number.
         """
         index = self.number(offset, 1)
         if not 0 < index <= len(self.strings):

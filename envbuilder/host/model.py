@@ -1,7 +1,7 @@
-"""The data model of a host: its hardware, and the accelerators that really work on it.
+"""The data model of a host: its hardware, and the accelerators that actually work on it.
 
-None, and the state `unknown` of a GPU, mean that something could not be read. They never mean that
-it is absent.
+A value of None, or the state `unknown` of a GPU, means that something could not be read. It never
+means that something is absent.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Main memory: its size, the part of it that this process may use, and its possible speed."""
+    """Main memory: its size, the share that this process may use, and its theoretical speed."""
 
     total_bytes: Count | None = None
     limit_bytes: Count | None = None
@@ -184,7 +184,10 @@ class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All facts that determine which profiles fit. `detect --json` prints this object."""
+    """A machine's hardware and software, as far as they determine which profiles fit.
+
+    `detect --json` prints this object.
+    """
 
     schema: Literal[1] = 1
     os: Literal["linux", "macos", "other"]
@@ -212,10 +215,10 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def distribution_of(host: Host) -> tuple[str, str]:
-    """Return a host's distribution and its version, such as ("Ubuntu", "24.04").
+    """Return the name and the version of a host's distribution, such as ("Ubuntu", "24.04").
 
-    Both strings are empty if the distribution is unknown. The version is empty if it alone is
-    unknown.
+    Both strings are empty if the distribution is unknown. If only the version is unknown, the
+    version is empty.
     """
     match = _RELEASE.match(host.os_version or "")
     if host.os == "linux" and match:

@@ -1,10 +1,10 @@
 """Estimate whether a language model's weights fit into memory, and how fast they can be read.
 
-To generate one token for one stream, every active weight is read once. The time needed for this
-limits the speed, so the result is a ceiling and never a forecast. Only weights are counted. The
-key-value cache, activations and the runtime's own memory are extra, so the spare bytes are part of
-the result. Assumptions, sources and measured runs are in docs/explanation/sizing.md. Sizes are in
-bytes, and bandwidths in bytes per second.
+To generate one token for one stream, every active weight is read once. The time that this takes
+limits the speed, so the result is a ceiling and not a forecast. Only weights are counted. The
+key-value cache, activations and the runtime's own memory need additional space, so the result
+states how many bytes are left for them. Assumptions, sources and measured runs are in
+docs/explanation/sizing.md. Sizes are in bytes, and bandwidths in bytes per second.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ QUANTS: Mapping[str, float] = MappingProxyType(
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """The size of a model: `parameters` in total, of which `active` are used for each token."""
+    """A model's total number of parameters, and how many of them are active for each token."""
 
     text: str
     parameters: int
@@ -97,9 +97,9 @@ class Model(Struct, frozen=True, kw_only=True):
 class Pool(Struct, frozen=True, kw_only=True):
     """A memory pool: an accelerator's own memory, or the host's main memory.
 
-    None means unknown, never zero. A bandwidth of zero or less also means unknown. A chip whose
-    accelerator shares main memory has only one pool. Otherwise, the same bytes would be counted
-    twice.
+    A value of None means unknown, never zero. A bandwidth of zero or less also means unknown. A
+    chip whose accelerator shares main memory has only one pool, because the same bytes would
+    otherwise be counted twice.
     """
 
     name: str
@@ -111,10 +111,10 @@ class Pool(Struct, frozen=True, kw_only=True):
 class Estimate(Struct, frozen=True, kw_only=True):
     """The result of `estimate`.
 
-    `spare_bytes` is the memory that the weights leave for the key-value cache and everything else.
-    If the weights fit into the accelerators, it counts only the accelerators' memory. If the
-    weights are split or there is no accelerator, it also counts main memory. If the weights do not
-    fit, it is negative and states the missing bytes. It is None if it is unknown.
+    `spare_bytes` is the memory that the weights leave free for the key-value cache and everything
+    else. If the weights fit into the accelerators, only the accelerators' memory is included. If
+    the weights are split or there is no accelerator, main memory is included. If the weights do not
+    fit, the value is negative and states how many bytes are missing. It is None if it is unknown.
 
     `unknown_sizes` names the pools of unknown size, which are left out of the placement and of the
     spare bytes. `unknown_bandwidths` names the pools in the placement whose bandwidth is unknown.
@@ -135,7 +135,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 def parse_model(text: str) -> Model:
-    """Parse a model's size: `350M`, `1.5B`, `70b`, `1T` or `30B-A3B` (total and active).
+    """Parse a model's size, such as `350M`, `1.5B`, `70b`, `1T` or `30B-A3B` (total and active).
 
     Raise `InvalidError` for any other text, and for numbers of parameters outside the range 10^6 to
     10^14.
@@ -184,11 +184,11 @@ def bits_of(quant: str) -> float:
 
 
 def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
-    """Estimate whether the weights fit into `pools`, and the ceiling for one stream.
+    """Estimate whether the weights fit into `pools`, and the highest speed of a single stream.
 
-    `pools` are the accelerators that share the model, in the order in which they are filled,
+    `pools` contains the accelerators that share the model, in the order in which they are filled,
     followed by main memory. Without an accelerator, the weights must fit into main memory. A pool
-    of unknown size gets no weights. Its size does not matter if the other pools suffice. Raise
+    of unknown size gets no weights, which does not matter if the other pools suffice. Raise
     `InvalidError` for an unknown `quant`.
     """
     bits = bits_of(quant)
@@ -252,7 +252,7 @@ def _verdict(
 
 
 def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
-    """Fill the pools one after the other.
+    """Distribute the weights over the pools, filling one pool after the other.
 
     Return each pool that is used, with the number of bytes placed in it.
     """
@@ -307,7 +307,7 @@ def _speed(found: Estimate) -> str:
 
 
 def _short(name: str) -> str:
-    """Return a device name, as the driver states it, shortened to fit on one line."""
+    """Return the device name stated by the driver, shortened to fit on one line."""
     return clipped(clean(name) or "a pool without a name", _NAME_WIDTH)
 
 
@@ -316,10 +316,10 @@ def _quoted(text: str) -> str:
 
 
 def pools(host: Host, vendor: str | None) -> tuple[Pool, ...]:
-    """Return the memory of a vendor's usable GPUs, if there are any, followed by main memory.
+    """Return the memory pools of a vendor's usable GPUs, followed by the pool of main memory.
 
-    GPUs that share main memory form one pool, and main memory is then not counted again. If there
-    are GPUs with dedicated memory, GPUs that share main memory are ignored.
+    If all of these GPUs share main memory, they form one pool, and main memory is not listed again.
+    If any of them has dedicated memory, the GPUs that share main memory are ignored.
     """
     gpus = [g for g in host.gpus if g.state == "usable" and g.vendor == vendor]
     dedicated = [g for g in gpus if g.memory_kind != "shared"]

@@ -1,8 +1,8 @@
 """Read this machine, or a recorded tree, into a `Host`.
 
-Everything is read once, into a snapshot. Each topic has a module whose `read` knows which files to
-read, and this module knows the topics. `decide` uses only the snapshot, so a recorded tree gives
-the same result on any machine.
+Everything is read once, into a snapshot. Each topic (such as the CPU or the memory) has a module
+whose `read` function knows which files to read, and this module calls these functions. `decide`
+uses only the snapshot, so a recorded tree gives the same result on any machine.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ def host(
 def target(path: Path | None, *, full: bool = False) -> Host:
     """Return the host described in the file `path`, or this machine if `path` is None.
 
-    The file is the output of `detect --json` and is used for builds on machines without the target
-    hardware. The host's notes then mention the file. With `full`, this machine is probed in full.
-    Raise `InvalidError` if the file is invalid.
+    The file contains the output of `detect --json`, so that environments can be built on machines
+    without the target hardware. The host's notes then mention the file. With `full`, also run
+    commands to obtain facts about this machine that no file contains. Raise `InvalidError` if the
+    file is invalid.
     """
     if path is None:
         return host(full=full)
@@ -233,7 +234,11 @@ def _gpus(snapshot: Snapshot, place: Place) -> tuple[Gpu, ...]:
 
 
 def _unknown(snapshot: Snapshot, place: Place, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return entries for GPUs that may exist, because nothing proves that they are absent."""
+    """Return an entry for each sign that there may be a GPU that could not be read.
+
+    Such signs are unreadable PCI devices, and a WSL system that does not show which GPU Windows
+    has.
+    """
     addresses = {gpu.bus for gpu in gpus}
     vendors = {None, *(row.pci for row in accelerators.of_gpus() if row.pci)}
     missing: list[tuple[str, Obstacle]] = [

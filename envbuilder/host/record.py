@@ -56,7 +56,7 @@ _MEMORY_DEVICE = 17
 
 
 class Scrubber:
-    """A scrubber that replaces identifying values. Equal values get equal replacements."""
+    """A scrubber that replaces identifying values; equal values get equal replacements."""
 
     def __init__(self, names: Iterable[str] = (), home: str = "") -> None:
         self._stand_ins: dict[str, str] = {}
@@ -66,7 +66,7 @@ class Scrubber:
         self._names = re.compile(rf"(?<![0-9A-Za-z])(?:{either})(?![0-9A-Za-z])") if words else None
 
     def public(self, text: str) -> str:
-        """Return a string or path in which all identifying values are replaced."""
+        """Return a text or path with all identifying values replaced."""
         if self._home and self._home != "root":
             text = re.sub(rf"(?<![^/\s\"']){re.escape(self._home)}(?![^/\s\"'])", "home/user", text)
         text = _BUILDER.sub("(build@host)", text)
@@ -117,7 +117,7 @@ def _above(paths: Iterable[str]) -> set[str]:
 
 
 def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
-    """Return the parts of a host (see `PLANTED`) without the values that identify the host."""
+    """Return the snapshot's data by kind (see `PLANTED`), without values that identify the host."""
 
     def place(path: str) -> str:
         return scrubber.public(scrubber.home_plugin(path))
@@ -161,9 +161,9 @@ def reduced(path: str, text: str) -> str:
 
 
 def nameless(table: bytes) -> bytes:
-    """Return an SMBIOS table with all strings replaced by "x", except the names of memory slots.
+    """Return an SMBIOS table with all strings except the names of memory slots replaced by "x".
 
-    Of structures that detection does not read, only the header is kept, because they contain the
+    Structures that detection does not read are reduced to their headers, because they contain the
     machine's UUID.
     """
     parts = []
@@ -195,7 +195,7 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
 
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
-    """Write a host's data as a tree below `root`, and return `root`."""
+    """Write a host's recorded data as a tree of files below `root`, and return `root`."""
     for path, target in sorted(data.get("links", {}).items()):
         _at(root, path).symlink_to(target)
     for path, text in data.get("files", {}).items():

@@ -1,10 +1,12 @@
 """Read each file, folder, link and node below a root once, and parse the untrusted text.
 
 All of detection's access to the file system is in this module, which makes no decisions. The live
-root is "/". Any other root is a recorded tree. In a recorded tree, a device node is a file, and
-counts as accessible if it can be read. A missing top-level folder (`sys` in some sandboxes, or in a
-tree recorded without it) proves nothing. A missing file below an existing top-level folder is
-absent.
+root is "/". Any other root is a recorded tree, in which a device node is represented by a file, and
+counts as accessible if this file can be read.
+
+If a top-level folder is missing (such as `sys` in some sandboxes, or in a tree recorded without
+it), it is unknown whether the paths below it exist. A file that is missing below an existing
+top-level folder is known to be absent.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ System = Literal["linux", "macos", "other"]
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All data that was read. The keys are paths relative to the root."""
+    """All data that was read; paths relative to the root serve as keys."""
 
     live: bool
     system: System
@@ -156,17 +158,17 @@ class Reader:
             self.nodes[path] = bool(status.st_mode & 0o444) and os.access(full, os.R_OK)
 
     def opened(self, path: str) -> None:
-        """Record the same facts as `node`, but by opening the node.
+        """Record the same facts as `node`, but determine access by opening the device node.
 
-        The node must be one that can be opened without side effects. A cgroup's device rules can
-        deny a container access to visible nodes, which is revealed only by opening them.
+        Use this only for nodes that can be opened without side effects. A cgroup's device rules can
+        deny a container access to visible nodes, which becomes apparent only when they are opened.
         """
         self.node(path)
         if self.live and self.nodes.get(path):
             self.nodes[path] = not _kept_out(self.root / path)
 
     def exists(self, path: str) -> None:
-        """Record whether a path exists, and nothing else about it."""
+        """Record whether a path exists, without reading it."""
         try:
             (self.root / path).stat()
         except (OSError, ValueError) as error:
@@ -229,7 +231,7 @@ class Reader:
 def _kept_out(path: Path) -> bool:
     """Return whether permissions prevent this process from opening a device.
 
-    Other errors do not count.
+    Return False if opening the device fails with any other error.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
@@ -284,7 +286,7 @@ def integer(value: str | None, base: int = 10) -> int | None:
 def lines(value: str | None) -> list[str]:
     """Return the complete lines of a text.
 
-    A last line without a line break is dropped, since it may be cut off.
+    The last line is dropped if it does not end with a line break, since it may be cut off.
     """
     return (value or "").split("\n")[:-1]
 

@@ -1,7 +1,7 @@
 """Look up devices in the data tables in `profiles/devices/`, where each row states its source.
 
-Each table is read when it is first used. In long tables, only the line for the requested device is
-parsed. `tools/refresh_devices.py` updates the tables that have an upstream file.
+Each table is read when it is first used. In long tables, only the line of the requested device is
+parsed. `tools/refresh_devices.py` updates the tables that are derived from an upstream file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class IntelGpu(Struct, frozen=True, kw_only=True):
 
 
 class AmdGpu(Struct, frozen=True, kw_only=True):
-    """A row of `amd-gpus.csv`, with its chip's target taken from `amd-chips.csv`."""
+    """A row of `amd-gpus.csv`, together with the chip's target from `amd-chips.csv`."""
 
     name: str
     """Name of the product, or of the chip if the product is unknown."""
@@ -45,7 +45,7 @@ class AmdGpu(Struct, frozen=True, kw_only=True):
 
 
 class NvidiaGpu(Struct, frozen=True, kw_only=True):
-    """A row of `nvidia-gpus.csv`, with its chip's data taken from `nvidia-chips.csv`."""
+    """A row of `nvidia-gpus.csv`, together with the chip's data from `nvidia-chips.csv`."""
 
     name: str
     """Name of the product, such as "Tesla P40"; empty if only the chip is known."""
@@ -64,9 +64,9 @@ class TegraChip(Struct, frozen=True, kw_only=True):
 
 
 class MemoryFacts(Struct, frozen=True, kw_only=True):
-    """The specified memory of a discrete GPU.
+    """The specified memory size and bandwidth of a discrete GPU.
 
-    A value is None if cards with the same id have different values.
+    A value is None if cards with the same PCI device id have different values.
     """
 
     memory_bytes: int | None
@@ -122,9 +122,9 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
 
 
 def intel_targets(family: str) -> set[str]:
-    """Return the names that PyTorch uses for kernels for a family of Intel GPUs.
+    """Return PyTorch's kernel target names for a family of Intel GPUs.
 
-    The result is empty if they are unknown.
+    Return an empty set if they are unknown.
     """
     row = _row("intel-targets.csv", family)
     if row:
@@ -145,7 +145,7 @@ def amd_gpu(device_id: str) -> AmdGpu | None:
 
 
 def _longest(name: str, chip: str) -> dict[str, str] | None:
-    """Return the row whose prefix of a chip's name is longest, or None if no prefix matches.
+    """Return the row with the longest prefix of a chip's name, or None if no prefix matches.
 
     For example, "GP100" takes precedence over "GP10".
     """
@@ -156,7 +156,7 @@ def _longest(name: str, chip: str) -> dict[str, str] | None:
 def intel_memory(device_id: str) -> MemoryFacts | None:
     """Return the memory of the discrete Intel GPU with this PCI device id.
 
-    Return None if no source states it.
+    Return None if the table does not contain the GPU.
     """
     row = _row("intel-memory.csv", device_id)
     if row is None:
@@ -174,7 +174,8 @@ def _bytes_per_second(gb_s: str) -> int:
 def nvidia_gpu(device_id: str) -> NvidiaGpu | None:
     """Return the NVIDIA GPU with this PCI device id, or None if it is not in the table.
 
-    The id is given as four lower-case hexadecimal digits. The table covers Fermi and later.
+    The id is given as four lower-case hexadecimal digits. The table covers the Fermi generation and
+    all later ones.
     """
     row = _row("nvidia-gpus.csv", device_id)
     if row is None:
@@ -186,8 +187,8 @@ def nvidia_gpu(device_id: str) -> NvidiaGpu | None:
 def nvidia_sm(name: str) -> str | None:
     """Return the compute capability of the NVIDIA GPU with this name, or None if it is not listed.
 
-    If several names in the table match, the longest one is used. A few names were given to several
-    chips, which `nvidia_gpu` distinguishes by their id.
+    If several names in the table match, the longest one is used. A few GPU names stand for several
+    chips; `nvidia_gpu` distinguishes these by their PCI device id.
     """
     product = name.removeprefix("NVIDIA ")
     best = ""
@@ -230,10 +231,10 @@ def _tegra(row: dict[str, str]) -> TegraChip:
 
 
 def amd_index(gfx: str) -> str | None:
-    """Return whether AMD's own index has wheels for a GPU.
+    """Return whether AMD's own package index has wheels for a GPU.
 
-    The result is `release` if it does, `build` if these wheels are untested, and None if there are
-    none.
+    The result is `release` if it has tested wheels, `build` if its wheels are untested, and None if
+    it has none.
     """
     row = _row("amd-index.csv", gfx)
     if row:
@@ -242,10 +243,10 @@ def amd_index(gfx: str) -> str | None:
 
 
 def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
-    """Return the oldest driver for a CUDA runtime with this major version, such as "580.65.06".
+    """Return the oldest driver that supports a CUDA major version, such as "580.65.06".
 
-    Return None if the table does not contain the version. Under WSL, the driver is the Windows
-    driver, which has different version numbers.
+    Return None if the table does not contain the major version. Under WSL, the driver is the
+    Windows driver, which has different version numbers.
     """
     row = _row("cuda-drivers.csv", str(major))
     if not row:
@@ -254,9 +255,9 @@ def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
 
 
 def cudnn_sm(release: str) -> str:
-    """Return the oldest compute capability that a cuDNN release supports, or "0.0" if unknown.
+    """Return the lowest compute capability that a cuDNN release supports, or "0.0" if unknown.
 
-    A release that cannot be parsed counts as the newest.
+    A release number that cannot be parsed is treated as newer than all others.
     """
     number = version(release) or (1000,)
     rows = [row for row in _rows("cudnn.csv") if (version(row["cudnn"]) or ()) <= number]

@@ -1,7 +1,7 @@
-"""Table of backends and what each one makes, so that other modules do not compare names.
+"""Define the table of backends, which states what each backend makes.
 
-A new backend needs a row in this table and a module in `builds/backends/` with a `prepare`
-function.
+Other modules use the table instead of comparing backend names. A new backend needs a row in the
+table and a module in `builds/backends/` with a `prepare` function.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def makes_image(name: str) -> bool:
 
 
 def automatic(names: tuple[types.Backend, ...]) -> tuple[types.Backend, ...]:
-    """Return the backends that may be used without being requested, or all if there are none."""
+    """Return the backends that may be used without being requested.
+
+    If there are none among `names`, return all of `names`.
+    """
     return tuple(name for name in names if BACKENDS[name].automatic) or names
 
 

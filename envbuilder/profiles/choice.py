@@ -1,6 +1,6 @@
 """Choose a command's profile: the requested one, the configured one, or the best for the host.
 
-`choose_best` is pure. The other functions read profiles and locks.
+`choose_best` has no side effects. The other functions read profiles and locks.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _REASONS = 3
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """A profile chosen for a host, with the reason.
+    """The profile that was chosen for a host, and the reason for the choice.
 
-    `judged` contains the profile's fit with each backend. It is empty if the fit was not judged.
+    `judged` contains the profile's fit with each backend. It is empty if the fit was not
+    determined.
     """
 
     profile: Profile
@@ -42,7 +43,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The profile to use on a host, if any, with the reason and the fit of every profile."""
+    """The best profile for a host, if any, with the reason for it and the fit of every profile."""
 
     profile: str | None
     reason: str
@@ -109,11 +110,12 @@ def require_host(
     locked: bool = True,
     judged: Sequence[BackendFit] = (),
 ) -> Fit:
-    """Return the fit of a profile on this host. Raise `HostError` if it cannot run the profile.
+    """Return the fit of a profile on this host, or raise `HostError` if the host cannot run it.
 
-    The error's hint names another profile that fits. Other profiles are read only for this hint.
-    `locked` means that the wheels from the profile's lock will be used. `judged` is the result of
-    `fit.judge_backends` for this lock, if the caller already has it.
+    The error's hint names another profile that fits. Other profiles are read only for this hint. If
+    `building` is set, the host needs to be able only to build the profile. `locked` means that the
+    wheels from the profile's lock will be used. `judged` is the result of `fit.judge_backends` for
+    this lock, if the caller already has it.
     """
     lock = library.lock(profile.name) if locked else None
     fit = judge(
@@ -147,7 +149,7 @@ def choose_best(
     locks: Locks,
     backend: str | None = None,
 ) -> Choice:
-    """Return the best of several profiles for a host. All profiles have the same framework.
+    """Return the best profile for a host, among profiles of the same framework.
 
     An accelerator that fits takes precedence over the CPU. The order of profiles is cuda, rocm,
     xpu, mps (or jax-cuda and so on for another framework), cuda-legacy, then the user's own
@@ -191,7 +193,10 @@ def choose_best(
 
 
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
-    """Yield the usual profile for each kind of GPU on this host for which no profile fits."""
+    """Yield a profile for each kind of GPU on this host for which no profile fits.
+
+    It is the first profile for the GPU that is not opt-in.
+    """
     fitting = {f.profile for f in choice.fits if f.verdict == "fits"}
     for row in filter(None, map(of_vendor, dict.fromkeys(gpu.vendor for gpu in host.gpus))):
         usual = [p for p in profiles if p.accelerator == row.name and not p.opt_in]
@@ -200,10 +205,10 @@ def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterato
 
 
 def workarounds(choice: Choice) -> tuple[str, ...]:
-    """Return workarounds for the chosen profile or for better profiles.
+    """Return instructions for using the chosen profile or better ones in spite of an obstacle.
 
-    These are ways to make the chosen profile work or, if it works, to use better profiles that lack
-    only a container engine.
+    If the chosen profile has a workaround, return only this one. Otherwise, return the workarounds
+    for the better profiles that lack only a container engine.
     """
     better = []
     for candidate in choice.fits:
@@ -281,9 +286,10 @@ def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
 
 
 def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
-    """Return the main obstacle for each GPU vendor on this host.
+    """Return the main obstacle to using the GPUs of each vendor on this host.
 
-    This is the first reason against the vendor's profile that has the fewest reasons against it.
+    This is the first reason against the vendor's profile that has the fewest reasons against it. If
+    there is no such profile, it is the detail stated for the vendor's first GPU.
     """
     reasons = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):

@@ -1,9 +1,9 @@
 """Decide whether a profile fits a host, with which backend, and why.
 
 The functions have no side effects: they take data and return sentences that state the facts. All
-commands use them, so that their results agree. Anything unknown is at best a warning: a driver that
-could not be read, a GPU that no table lists, or a device node with unknown permissions. It is also
-a warning if an image is needed and no container engine responds.
+commands use them, so that their results agree. Anything unknown results in a warning at best: a
+driver that could not be read, a GPU that no table lists, or a device node with unknown permissions.
+There is also a warning if an image is needed and no container engine responds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"
 
 
 class BackendFit(Struct, frozen=True, kw_only=True):
-    """The findings about a profile with one backend on one host."""
+    """The findings about using a profile with one backend on one host."""
 
     backend: str
     findings: tuple[Finding, ...]
@@ -74,7 +74,10 @@ class BackendFit(Struct, frozen=True, kw_only=True):
 
     @property
     def works(self) -> bool:
-        """Whether no obstacle is known, except perhaps a container engine that does not respond."""
+        """Whether there is no known obstacle.
+
+        A container engine that does not respond is not regarded as an obstacle.
+        """
         return self.level in _WORKS
 
     @property
@@ -84,7 +87,7 @@ class BackendFit(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks_more(self) -> bool:
-        """Whether anything besides the engine is an obstacle or could not be confirmed."""
+        """Whether there is an obstacle or an unconfirmed fact besides the missing engine."""
         return any(f.level != "note" and f.code != "engine" for f in self.findings)
 
     @property
@@ -94,11 +97,11 @@ class BackendFit(Struct, frozen=True, kw_only=True):
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """Verdict on whether a profile fits a host, with one sentence for each reason.
+    """The verdict on whether a profile fits a host, with one sentence for each reason.
 
     The verdict is `warnings` if no obstacle is known but something could not be confirmed, or if
-    its images need a container engine and none responds. `impossible` is true if the profile cannot
-    even be built on this host.
+    the profile needs an image and no container engine responds. `impossible` is true if the profile
+    cannot even be built on this host.
     """
 
     profile: str
@@ -119,9 +122,10 @@ class Fit(Struct, frozen=True, kw_only=True):
 def judge_backends(
     profile: Profile, host: Host, lock: Lock | None = None
 ) -> tuple[BackendFit, ...]:
-    """Return the fit of each backend that may be used without being requested, best first.
+    """Return a profile's fit with each backend that may be used without being requested.
 
-    conda is included only if the profile has no other backend, because conda needs its own lock.
+    The best fit comes first. conda is included only if the profile has no other backend, because
+    conda needs its own lock.
     """
     fits = []
     for name in backends.automatic(profile.backends):
@@ -141,11 +145,11 @@ def judge(
     building: bool = False,
     judged: Sequence[BackendFit] = (),
 ) -> Fit:
-    """Return the fit of a profile and its locked files on a host.
+    """Return whether a profile and its locked files fit a host, and why.
 
-    If `backend` is None, the best backend is judged. With `building`, check only whether the
-    profile can be built here: anything that merely keeps it from running becomes a warning.
-    `judged` is the result of `judge_backends`, if the caller already has it.
+    If `backend` is None, the best backend is used. With `building`, check only whether the profile
+    can be built here: anything that merely keeps it from running becomes a warning. `judged` is the
+    result of `judge_backends`, if the caller already has it.
     """
     every = tuple(judged) or judge_backends(profile, host, lock)
     chosen = every[0]
@@ -203,10 +207,10 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 
 
 def only_image(every: tuple[BackendFit, ...]) -> str:
-    """Return the reason why a profile works only in an image on this host.
+    """Return the reason why a profile works on this host in an image, but not natively.
 
-    Return an empty string if the profile also works natively, or does not work at all. The text is
-    meant to follow "image only: ".
+    Return an empty string if the profile also works natively, or if it does not work at all. The
+    text is meant to follow "image only: ".
     """
     if pair := _image_instead(every):
         return "; ".join(dict.fromkeys(map(_short, pair[1].decisive)))
@@ -214,9 +218,9 @@ def only_image(every: tuple[BackendFit, ...]) -> str:
 
 
 def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> str:
-    """Return how to use a profile that works only in an image here, in one or two sentences.
+    """Return one or two sentences that say how to use a profile that works only in an image here.
 
-    Return an empty string if the profile works natively, or does not work at all.
+    Return an empty string if the profile works natively, or if it does not work at all.
     """
     if (pair := _image_instead(every)) is None:
         return ""
@@ -233,7 +237,10 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
 
 
 def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:
-    """Return the fit of the image and the native fit if only the image works; otherwise None."""
+    """Return the best fit with an image and the best native fit if only the image works.
+
+    Return None otherwise.
+    """
     image = best_of(every, images=True)
     native = best_of(every, images=False)
     if image and native and image.works and not native.works:
@@ -244,7 +251,7 @@ def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFi
 def best_of(every: Sequence[BackendFit], *, images: bool) -> BackendFit | None:
     """Return the best fit among the backends that make images, or among the native backends.
 
-    Return None if there is no such backend.
+    `every` must be sorted, with the best fit first. Return None if there is no such backend.
     """
     for fit in every:
         if backends.makes_image(fit.backend) == images:
@@ -265,7 +272,7 @@ def findings(
     lock: Lock | None = None,
     packages: Packages = _NONE,
 ) -> tuple[Finding, ...]:
-    """Return all findings about a profile with one backend on a host.
+    """Return all findings about using a profile with one backend on a host.
 
     `packages` describes the device code in the profile's packages, as far as it has been read.
     """
@@ -295,9 +302,9 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
 def rated(
     framework: types.Framework, row: Accelerator, host: Host, flags: Sequence[Finding] = ()
 ) -> tuple[tuple[releases.Build, Level], ...]:
-    """Return a framework's builds for an accelerator with their levels, as `serving` does.
+    """Return a framework's builds for an accelerator, each with a level as in `serving`.
 
-    `flags` are the findings about CPU flags.
+    `flags` are the findings about CPU flags, which apply to all builds.
     """
     platform = _platform_of_framework(host)
     result = []
@@ -309,7 +316,10 @@ def rated(
 
 
 def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
-    """Return the findings about the GPU, the driver and macOS for a framework's build."""
+    """Return the findings about running a framework build on the host's GPUs, driver and macOS.
+
+    `required` states what the build needs.
+    """
     result = needs.of_gpus(row, host, required, native=False) if row.vendor else []
     if host.os == "macos":
         result += _system(required, host)
@@ -319,10 +329,10 @@ def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
 def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offers) -> str:
     """Return a sentence that suggests a release that works better, and says how to get it.
 
-    `offers` are the profile's releases, newest first, each with the reason why the project cannot
-    use it, or an empty string. If no release works on the host, the sentence names the oldest
-    sufficient driver. Return an empty string if no release is better than the locked one, or if the
-    locked release is unknown.
+    `offers` contains the profile's releases, newest first, each with the reason why the project
+    cannot use it, or with an empty string. If no release works on the host, the sentence names the
+    oldest sufficient driver. Return an empty string if no release is better than the locked one, or
+    if the locked release is unknown.
     """
     limits = {}
     usual = set[releases.Build]()
@@ -345,9 +355,11 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     def cost(build: releases.Build) -> tuple[int, ...]:
         """Return a sort key that puts the best builds first.
 
-        Allowed builds come before builds that the project rules out. Among the allowed builds, the
-        profile's own come first, then builds of the present release, then builds of newer releases.
-        Among the others, the nearest release comes first, and a newer release before an older one.
+        Builds of releases that the project can use come first. They are sorted so that the
+        profile's own builds precede other builds, builds of the current release precede builds of
+        other releases, and newer releases precede older ones. Among the builds that the project
+        cannot use, releases newer than the current one precede older ones, and nearer releases
+        precede farther ones.
         """
         rank = age[build.release]
         if limits[build.release]:
@@ -386,8 +398,8 @@ def _best(
 ) -> tuple[Level, list[releases.Build]]:
     """Return the best level among the builds of the given releases, and the builds that reach it.
 
-    The builds are ordered newest first. If the tables list kernels for the accelerator, builds with
-    unknown kernels are skipped, because they may not work and advice needs a source.
+    The builds are sorted from newest to oldest. If the tables list kernels for the accelerator,
+    builds with unknown kernels are skipped, because they may not work and advice needs a source.
     """
     has_kernels = ACCELERATORS[profile.accelerator].states_kernels
     rated = {
@@ -421,8 +433,8 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
 def _platform_of_framework(host: Host) -> types.Platform | None:
     """Return the platform of the framework builds that can use this host's accelerator.
 
-    On a Mac, this is macOS. On other hosts, it is the platform of containers, which can use the
-    GPU.
+    On a Mac, this is macOS, because containers cannot use its GPU. On other hosts, it is the
+    platform of containers.
     """
     if host.os == "macos":
         return host.platform
@@ -430,7 +442,7 @@ def _platform_of_framework(host: Host) -> types.Platform | None:
 
 
 def missing_engine(host: Host) -> list[Finding]:
-    """Return a finding that images cannot run because no container engine responds.
+    """Return a list with the finding that no container engine responds, so images cannot run.
 
     Return an empty list if an engine responds.
     """
@@ -462,9 +474,9 @@ def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
 
 
 def docker_platform(host: Host) -> types.Platform | None:
-    """Return the platform of containers on a host, or None if it is unknown.
+    """Return the platform of the containers on a host, or None if it is unknown.
 
-    Engines always run Linux on the host's CPU architecture, even on macOS.
+    Container engines always run Linux on the host's CPU architecture, even on macOS.
     """
     if host.os == "other":
         return None
@@ -472,7 +484,7 @@ def docker_platform(host: Host) -> types.Platform | None:
 
 
 def _system(required: Needs, host: Host) -> list[Finding]:
-    """Return the findings about the operating system's support for a native environment."""
+    """Return the findings about whether the operating system supports a native environment."""
     if host.os == "macos":
         return _at_least("macOS", host.os_version, required.macos)
     if host.os != "linux" or not required.glibc:
@@ -514,9 +526,9 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
-    """Return findings about missing CPU flags that are required.
+    """Return the findings about required CPU flags that are missing.
 
-    If no required flags are missing, return findings about missing desirable flags.
+    If none are missing, return the findings about missing desirable flags.
     """
     requires = profile.requires
     missing = _missing_flags(profile, host, requires.cpu_flags, "no")

@@ -23,7 +23,7 @@ _BUILD_EXTRA = r"(and-)?(cpu|cuda|metal|oneapi|rocm|tpu|xpu|minimum-jaxlib)[a-z0
 
 
 class Framework(Struct, frozen=True, kw_only=True):
-    """A framework with its distributions and conda packages, all by their normalized names."""
+    """A framework, with the normalized names of its distributions and conda packages."""
 
     title: str
     names: frozenset[str]
@@ -54,13 +54,13 @@ class Framework(Struct, frozen=True, kw_only=True):
 
     @property
     def builds(self) -> frozenset[str]:
-        """All distributions of the framework that have a build for each kind of hardware."""
+        """The framework's distributions that have a separate build for each kind of hardware."""
         return self.names | self.parts | self.companions
 
     def foreign(self, accelerator: types.Accelerator) -> frozenset[str]:
-        """Return the names that the framework's kernel compiler has on other hardware.
+        """Return the names of the framework's kernel compiler on accelerators other than this one.
 
-        The packages with these names install the same modules as the compiler for this hardware,
+        The packages with these names install the same modules as the compiler for this accelerator,
         which the framework's builds require.
         """
         here = self.kernel_compilers.get(accelerator, frozenset())
@@ -167,7 +167,7 @@ def first_profile(framework: types.Framework, accelerator: types.Accelerator) ->
 
 
 def of_build(name: str) -> Framework | None:
-    """Return the framework to whose builds a distribution belongs; None if there is none.
+    """Return the framework that has builds of a distribution, or None if there is none.
 
     `name` must be normalized.
     """
@@ -197,7 +197,7 @@ def of_name(name: str) -> types.Framework | None:
 
 
 def of_user(name: str) -> types.Framework | None:
-    """Return the framework that a distribution belongs to or uses; None if there is none.
+    """Return the framework that a distribution belongs to or uses, or None if there is none.
 
     `name` must be normalized.
     """
@@ -208,7 +208,7 @@ def of_user(name: str) -> types.Framework | None:
 
 
 def is_build_extra(extra: str) -> bool:
-    """Return whether a normalized extra selects a framework's build for a kind of hardware."""
+    """Return whether a normalized extra selects a framework build for one kind of hardware."""
     return bool(re.fullmatch(_BUILD_EXTRA, extra))
 
 
@@ -221,15 +221,15 @@ def is_runtime(name: str) -> bool:
 
 
 def cuda_of(name: str) -> str:
-    """Return the CUDA major version in the name of a build or of a normalized distribution.
+    """Return the CUDA major version stated in the name of a build or of a distribution.
 
-    Return an empty string if the name contains none, or if the distribution belongs to a
-    framework's own build.
+    The name of a distribution must be normalized. Return an empty string if the name contains no
+    version, or if the distribution belongs to a framework's own build.
     """
     version = re.fullmatch(r"(?:.+-)?cu(?:da)?(1\d)\d?x?(?:-.+)?", name)
     return version[1] if version and not (of_build(name) or is_runtime(name)) else ""
 
 
 def is_conda_runtime(name: str) -> bool:
-    """Return whether a conda package selects a framework's build or contains its libraries."""
+    """Return whether a conda package selects a framework build or contains its libraries."""
     return any(re.fullmatch(row.conda_libraries, name) for row in FRAMEWORKS.values())

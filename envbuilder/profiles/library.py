@@ -1,4 +1,4 @@
-"""The profiles and locks that one command uses. Each file is read and checked at most once."""
+"""The profiles and locks that one command uses, each of which is read at most once."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ if TYPE_CHECKING:
 
 
 class OtherFrameworkError(InvalidError):
-    """Error raised if the profile's framework differs from the project's."""
+    """An error for a profile whose framework differs from the project's framework."""
 
 
 class Variants(Protocol):
-    """A project's variants of profiles, and the locations of their locks."""
+    """The variants that a project makes of profiles, and the locations of their locks."""
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
         """The project's framework and the reason for it. The reason is empty for the default."""
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
-        """Return the names of the profiles to choose from."""
+        """Return the names of the profiles that can be chosen.
+
+        `folders` are the folders that contain profiles.
+        """
 
     def offers(self, name: str) -> fit.Offers:
         """Return a profile's releases, each with the reason why the project cannot use it.
@@ -44,20 +47,20 @@ class Variants(Protocol):
         """
 
     def alias_of(self, name: str) -> str:
-        """Return the profile that a hardware name stands for, for example `jax-cuda` for `cuda`."""
+        """Return the name of the profile for a kind of hardware, such as `jax-cuda` for `cuda`."""
 
     def unadapted(self, name: str) -> Profile:
-        """Return a profile without the project's changes."""
+        """Return a profile as it is without the project's changes."""
 
     def of(self, profile: Profile) -> Profile:
-        """Return the project's variant of a profile. Raise `InvalidError` if there is none."""
+        """Return the project's variant of a profile; raise `InvalidError` if there is none."""
 
     def lock_path(self, name: str) -> Path:
         """Return the path of a variant's lock, whether or not the file exists."""
 
 
 class Library:
-    """The profiles and locks in a list of folders. Each is read when it is first needed."""
+    """The profiles and locks in a list of folders, each of which is read when first needed."""
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Library:
         """Notes for the user about locks that `usable_lock` returned."""
 
     def profile(self, name: str) -> Profile:
-        """Return a profile. Raise `InvalidError` if it does not exist or is invalid."""
+        """Return the profile `name`; raise `InvalidError` if it does not exist or is invalid."""
         if name not in self._profiles:
             if self._variants:
                 self._profiles[name] = self._variants.of(self._variants.unadapted(name))
@@ -91,17 +94,17 @@ class Library:
         return self._profiles[name]
 
     def named(self, name: str) -> Profile:
-        """Return the profile with a given name, which may be the name of the hardware alone."""
+        """Return the profile that a user named, either by its name or by its hardware."""
         return self.profile(self._variants.alias_of(name) if self._variants else name)
 
     def names(self) -> tuple[str, ...]:
-        """Return the sorted names of the profiles to choose from."""
+        """Return the sorted names of the profiles that can be chosen."""
         if self._variants:
             return self._variants.names(self.folders)
         return names(self.folders)
 
     def profiles(self) -> tuple[Profile, ...]:
-        """Return all profiles to choose from. Raise `InvalidError` if one of them is invalid.
+        """Return all profiles that can be chosen; raise `InvalidError` if one of them is invalid.
 
         In a project, profiles that cannot be combined with the project are left out. If none can be
         combined, raise `InvalidError`.
@@ -121,7 +124,7 @@ class Library:
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework for which to choose a profile, and the reason for it.
+        """The framework whose profiles can be chosen, and the reason for this framework.
 
         The reason is empty for the default framework.
         """
@@ -130,15 +133,16 @@ class Library:
         return (DEFAULT, "")
 
     def candidates(self, framework: types.Framework | None = None) -> tuple[Profile, ...]:
-        """Return the profiles to choose from for a framework, by default the project's framework.
+        """Return the profiles that can be chosen for a framework.
 
-        Raise `InvalidError` if a profile is invalid, as `profiles` does.
+        The default is the project's framework. Raise `InvalidError` in the same cases as
+        `profiles`.
         """
         wanted = framework or self.framework[0]
         return tuple(profile for profile in self.profiles() if profile.framework == wanted)
 
     def on_packages(self, name: str, python: str) -> str | None:
-        """Return the name of a profile's variant whose base consists of locked Debian packages.
+        """Return the name of a variant of a profile that is based on locked Debian packages.
 
         Return None if there is no such variant for the given Python version. Profiles that cannot
         be read are skipped.
@@ -157,11 +161,10 @@ class Library:
         return tuple(folder / "locks" / f"{name}.json" for folder in self.folders)
 
     def lock(self, name: str) -> Lock | None:
-        """Return the lock to use when judging hosts, or None if there is no readable lock.
+        """Return the lock with which to judge hosts, or None if there is no readable lock.
 
         If a project's variant has no readable lock, return the original profile's lock. If the
-        release of the original profile differs from that of the variant, the returned lock has no
-        files.
+        original profile has a different release than the variant, remove the files from that lock.
         """
         lock = self._read(name)
         if self._variants and (lock is None or isinstance(lock, InvalidError)):
@@ -176,7 +179,7 @@ class Library:
         return lock
 
     def advice(self, profile: Profile, host: Host) -> str:
-        """Return a sentence about a release that would suit a host better.
+        """Return a sentence that suggests a framework release that would suit a host better.
 
         Return an empty string if there is no such release.
         """
@@ -188,7 +191,10 @@ class Library:
         return fit.other_release(profile, host, self.lock(profile.name), offers)
 
     def locks(self, chosen: Sequence[Profile]) -> dict[str, Lock | None]:
-        """Return each profile's lock by profile name; None for profiles without a readable lock."""
+        """Return the lock of each profile, by profile name.
+
+        The lock is None if a profile has no readable lock.
+        """
         return {profile.name: self.lock(profile.name) for profile in chosen}
 
     def usable_lock(self, profile: Profile) -> Lock:
@@ -217,7 +223,7 @@ class Library:
         return usable
 
     def require_signature(self, path: Path, content: bytes) -> None:
-        """Check a lock's signature, if one is required, and add it to `signed`.
+        """Check a lock's signature if signatures are required, and add the signature to `signed`.
 
         Raise `SignatureError` if the signature is missing or not accepted.
         """
@@ -247,7 +253,7 @@ class Library:
 
 
 class ShadowedLock(NamedTuple):
-    """A shipped lock that is not used because another lock takes precedence."""
+    """A shipped lock that is not used because another lock of the profile takes precedence."""
 
     lock: Lock
     instead: Path
@@ -260,7 +266,7 @@ class ShadowedLock(NamedTuple):
 
 
 def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, Lock] | None:
-    """Return the path and content of the lock shipped for a profile.
+    """Return the shipped lock of a profile, with its path.
 
     Shipped locks are in the last of the folders. Return None if there is no such lock, or if it
     does not match the profile, for example because the user has replaced the profile.
@@ -291,7 +297,7 @@ LOCK_TYPE = "urn:envbuilder:lock:v1"
 
 
 def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
-    """Return the first signature file that exists for a lock; None if there is none."""
+    """Return the path of a lock's first existing signature file, or None if there is none."""
     for candidate in _signature_places(path, folders):
         if candidate.is_file():
             return candidate
@@ -301,8 +307,8 @@ def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
 def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:
     """Return the paths where a lock's signature may be, in order of precedence.
 
-    The first path is next to the lock, and the others are in the folders that contain locks. A
-    shipped lock cannot have a signature next to it.
+    The first path is next to the lock. The others are in the `locks` folder of each profile folder,
+    because a shipped lock cannot have a signature next to it.
     """
     from envbuilder.core import signatures
 

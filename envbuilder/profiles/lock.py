@@ -83,7 +83,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A locked file."""
+    """A locked file, such as a wheel, a Debian package or an interpreter."""
 
     kind: types.FileKind
     # Of a union of their types only the last pattern would be checked.
@@ -118,12 +118,15 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
     @property
     def room(self) -> int:
-        """The size in bytes, exact or approximate; 0 if no source states either."""
+        """The file's size in bytes, exact or approximate; 0 if neither size is known."""
         return self.size or self.size_about or 0
 
     @property
     def is_built(self) -> bool:
-        """Whether building the file runs the package's own code, here or where it was locked."""
+        """Whether building the file runs code of the package.
+
+        The file is built either on this machine or where the lock was made.
+        """
         return self.recipe is not None and self.recipe.kind != "wheel"
 
     @property
@@ -133,7 +136,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 def problem(files: Iterable[File]) -> str:
-    """Return the first problem with a target's files; empty if there is none."""
+    """Return a description of the first problem with a target's files; empty if there is none."""
     seen: set[tuple[str, str]] = set()
     for file in files:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
@@ -206,23 +209,23 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     @property
     def gets_python(self) -> bool:
-        """Whether the target's interpreter is added to the base when images are built."""
+        """Whether building an image adds the target's interpreter to the base."""
         return self.python_path.startswith(f"{IMAGE_PYTHON}/")
 
     @property
     def epoch(self) -> int:
-        """The timestamp of everything that a build writes (SOURCE_DATE_EPOCH), in seconds.
+        """The timestamp of all files that a build writes (SOURCE_DATE_EPOCH).
 
-        This is the date of the base, or the earliest date that ZIP archives can store if the base
-        has no date. The timestamp is derived from existing keys, never from a clock, so that older
-        locks keep their digest.
+        It is given in seconds since 1970. It is the date of the base, or the earliest date that ZIP
+        archives can store if the base has no date. The timestamp is derived from existing keys,
+        never from a clock, so that older locks keep their digest.
         """
         date = datetime.date.fromisoformat(self.date) if self.date else _EARLIEST
         return (date - datetime.date(1970, 1, 1)) // datetime.timedelta(seconds=1)
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All files for one platform and Python version."""
+    """The locked files for one platform and Python version."""
 
     platform: types.Platform
     python: types.PythonVersion
@@ -238,7 +241,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     the profile itself lists are not included."""
 
     def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
-        """Return the files of one kind to install on top of the base, in the lock's order."""
+        """Return the files of one kind to be installed on top of the base, in lock order."""
         return tuple(f for f in self.files if f.kind == kind and not f.role)
 
     @property
@@ -253,7 +256,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     @property
     def of_image(self) -> File | None:
-        """The interpreter that is added to the base in images, or None if none is added."""
+        """The interpreter that images add to the base, or None if they do not add one."""
         if self.base and self.base.gets_python:
             return self.interpreter
         return None
@@ -261,15 +264,15 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     def fetched(self, *, managed: bool) -> tuple[File, ...]:
         """Return the files to download, including the interpreter if it is needed.
 
-        Images need the interpreter if their base lacks one. If `managed` is set, every environment
-        uses the interpreter from the lock.
+        Images need the interpreter if their base lacks one. If `managed` is set, the interpreter is
+        always included, because every environment uses the one from the lock.
         """
         needed = self.interpreter if managed else self.of_image
         return (*self.files, *([needed] if needed else []))
 
     @property
     def base_files(self) -> tuple[File, ...]:
-        """The Debian packages that make up the base. Empty if the base is a published image."""
+        """The Debian packages that make up the base; empty if the base is a published image."""
         return tuple(f for f in self.files if f.role == "base")
 
 
@@ -281,7 +284,10 @@ _PROOF_WIDTH = 100
 
 
 class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The reason why something cannot be resolved. Each part is a single line in the lock file."""
+    """The reason why something cannot be resolved.
+
+    Each part of the reason is a single line in the lock file.
+    """
 
     text: types.Sentence
     target: types.Sentence = ""
@@ -293,7 +299,7 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     @property
     def sentence(self) -> str:
-        """The sentence, preceded by the target if there is one."""
+        """The sentence that states the reason, preceded by the target if there is one."""
         return f"{self.target}: {self.text}" if self.target else self.text
 
     def __str__(self) -> str:
@@ -314,7 +320,10 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
-    """Create a reason from untrusted text. `proof` is a resolver's output."""
+    """Create a reason from untrusted text.
+
+    `items` are what the text is about, such as packages. `proof` is the output of a resolver.
+    """
     words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in proof.splitlines())
     return Reason(
         text=one_line(text),
@@ -324,7 +333,7 @@ def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
 
 
 class Decided(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The framework release and Python version chosen for a project on one profile.
+    """The framework release and Python version chosen for a project's variant of a profile.
 
     The reasons for the choice are included.
     """
@@ -374,19 +383,19 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
     @property
     def why(self) -> str:
-        """The reason why the state is not `locked`, in one line. Empty if the state is `locked`."""
+        """The reason why the state is not `locked`, on one line; empty if the state is `locked`."""
         return str(self.obstacle or self.reason)
 
     @property
     def files(self) -> tuple[File, ...]:
-        """All files that images need. A file shared by several targets occurs several times."""
+        """All files that images need; a file that several targets share occurs several times."""
         result = [*self.tools.values()]
         for target in self.targets:
             result += target.fetched(managed=False)
         return tuple(result)
 
     def tool(self, platform: types.Platform | None) -> File:
-        """Return the locked uv for a platform.
+        """Return the locked uv executable for a platform.
 
         Raise `ToolError` if no lock can contain uv for the platform, and `InvalidError` if only
         this lock lacks it.
@@ -433,9 +442,9 @@ def inputs_digest(profile: Profile) -> str:
 
 
 def changed(profile: Profile, lock: Lock) -> str:
-    """Return the name of an input that changed after the lock was made; empty if none did.
+    """Return what changed after the lock was made, or an empty string if nothing did.
 
-    The name is "the profile", or the location of a source.
+    The result is "the profile" or the location of a source.
     """
     if lock.inputs != inputs_digest(profile):
         return "the profile"
@@ -448,7 +457,7 @@ def changed(profile: Profile, lock: Lock) -> str:
 
 
 def lock_digest(lock: Struct) -> str:
-    """Return the SHA-256 of a lock of any kind, ignoring interpreters that no image uses."""
+    """Return the SHA-256 of a lock of any kind, without the interpreters that no image uses."""
     if isinstance(lock, Lock):
         targets = [t if t.of_image else replace(t, interpreter=None) for t in lock.targets]
         lock = replace(lock, targets=(*targets,))
@@ -465,17 +474,20 @@ def path_for(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def load(path: Path) -> Lock:
-    """Read a lock. Raise `InvalidError` if it is damaged or its schema is unknown."""
+    """Read a lock; raise `InvalidError` if it is damaged or its schema is unknown."""
     return parse(content(path, ("lock",)), path)
 
 
 def parse(read: bytes, path: Path) -> Lock:
-    """Parse a lock that was read from `path`. Raise `InvalidError` as `load` does."""
+    """Parse the content of a lock file; raise `InvalidError` in the same cases as `load`.
+
+    `read` is the content, and `path` is the file that it was read from.
+    """
     return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "lock", ("lock",))
 
 
 def content(path: Path, command: tuple[str, ...]) -> bytes:
-    """Return the content of a lock file of any kind, as bytes.
+    """Return the content of a lock file of any kind as bytes.
 
     Raise `InvalidError` if the file cannot be read. `command` is the envbuilder command that
     creates the lock, for the hint in the error.
@@ -552,7 +564,7 @@ def _check_tools(lock: Lock, path: Path) -> None:
 def dump(lock: Struct, entries: str = "files") -> str:
     """Return a lock of any kind as JSON, with one locked file per line for readable diffs.
 
-    `entries` is the key that contains the files of a target.
+    `entries` is the name of the key that contains a target's files.
     """
     import json
 
@@ -598,7 +610,10 @@ def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:
 
 
 def first(lock: Lock | None, platform: str | None) -> Target | None:
-    """Return the first target for a platform, with any Python version; None if there is none."""
+    """Return the first target for a platform, or None if there is none.
+
+    The target may be for any Python version.
+    """
     for target in lock.targets if lock else ():
         if target.platform == platform:
             return target
@@ -625,10 +640,10 @@ def nothing(profile: Profile) -> Lock:
 
 
 def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = False) -> Lock:
-    """Return the lock. Raise `InvalidError` if it is missing, stale or unlocked.
+    """Return the lock; raise `InvalidError` if it is missing, stale or unlocked.
 
-    If `of_project` is set, raise `UnlockedError` for a missing or stale lock, because `envbuilder
-    lock` can make it. All locks of a project are made together.
+    If `of_project` is set, a missing or stale lock raises `UnlockedError` instead, because
+    `envbuilder lock` can make it. All locks of a project are made together.
     """
     hint = Hint("Run", ("lock",) if of_project else ("lock", "--profile", profile.name))
     outdated = UnlockedError if of_project else InvalidError

@@ -1,9 +1,9 @@
 """Determine what wheels need from a host, and whether its GPUs meet these needs.
 
-The lock contains the versions of the framework, CUDA and ROCm. The file names of its wheels contain
-the required versions of the C library and macOS. Tables list the kernels in each build and the
-driver that each CUDA version needs. The profile's own `requires` takes precedence, because its
-build may be custom. The GPUs of each vendor are judged by the vendor's row in `host.accelerators`.
+The lock contains the versions of the framework, CUDA and ROCm. The file names of its wheels state
+which versions of the C library and macOS they require. Tables list the kernels in each build and
+the driver that each CUDA version needs. The profile's own `requires` takes precedence, because its
+build may be custom. A GPU is judged by the row of its vendor in `host.accelerators`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def of_wheels(wheels: tuple[str, ...]) -> Needs:
 
 
 def _tagged(pattern: re.Pattern[str], name: str) -> list[tuple[int, int]]:
-    """Return the versions in a wheel's platform tags. A host needs to satisfy only one of them."""
+    """Return the versions in a wheel's platform tags, of which a host needs to satisfy only one."""
     return [(int(major), int(minor)) for major, minor in pattern.findall(name.rpartition("-")[2])]
 
 
@@ -62,7 +62,10 @@ def _oldest_glibc(name: str) -> tuple[int, int] | None:
 
 
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
-    """Return the newest of the versions that wheels need; empty if none is known."""
+    """Return the newest of several versions, or an empty string if none is known.
+
+    An unknown version is given as None.
+    """
     newest = max(filter(None, versions), default=None)
     if newest:
         return f"{newest[0]}.{newest[1]}"
@@ -84,7 +87,7 @@ def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
 def build_of(
     framework: types.Framework, versions: Mapping[str, str], platform: types.Platform | None
 ) -> releases.Build | None:
-    """Return the build of a framework among the packages, or None if the build is unknown.
+    """Return a framework's build that is among the packages, or None if the build is unknown.
 
     `versions` contains the version of each package. The CUDA version of a build is that of the CUDA
     runtime in the same environment. Without a CUDA runtime, JAX and TensorFlow either use no GPU or
@@ -115,9 +118,9 @@ def of_packages(
 ) -> Needs:
     """Return what the framework build among the packages needs from a host's GPUs and driver.
 
-    This includes the kernels that the build contains. If the build is unknown, only the driver is
-    known: it is the oldest one that the CUDA runtime supports. The version of cuDNN determines
-    which GPUs are only partly supported.
+    The result includes the kernels that the build contains. If the build is unknown, the result
+    contains only the driver: the oldest one that supports the CUDA runtime. The version of cuDNN
+    determines which GPUs are only partly supported.
     """
     build = build_of(framework, versions, platform)
     if build is None:
@@ -142,10 +145,10 @@ _SEEN = ("unsupported", "unlisted", "no-instances")
 def needs(
     profile: Profile, lock: profile_lock.Lock | None, platform: types.Platform, *, wsl: bool = False
 ) -> Needs:
-    """Return the needs of a profile's wheels on one platform.
+    """Return what a profile's wheels need from hosts of one platform.
 
     The wheels are those for the first Python version in the lock. If the lock has no files, the
-    build for the profile's release determines the needs. Without a lock, only the profile's own
+    needs are those of the build for the profile's release. Without a lock, only the profile's own
     requirements are considered. `wsl` means that the host is WSL, where the Windows driver is used.
     """
     requires = profile.requires
@@ -172,11 +175,11 @@ def needs(
 
 
 def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
-    """Return the findings about the GPUs that a profile needs.
+    """Return the findings about a host's GPUs for a profile.
 
-    Only the GPUs that work best are considered. If the framework would also use other GPUs,
-    environment variables hide them from the framework. If no GPU works, the findings are about the
-    most capable one.
+    Only the GPUs that work best are considered. If the framework would use other GPUs besides
+    these, environment variables hide them from the framework. If no GPU works, the findings are
+    about the most capable one. The result is empty if the profile needs no GPU.
     """
     row = ACCELERATORS[profile.accelerator]
     if row.vendor is None:
@@ -188,7 +191,7 @@ def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> lis
 
 
 def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
-    """Return the findings about the GPUs that wheels with these needs would run on."""
+    """Return the findings about the GPUs on which wheels with these needs would run."""
     gpus = [gpu for gpu in host.gpus if gpu.vendor == row.vendor]
     if not gpus:
         unknown = [gpu for gpu in host.gpus if gpu.vendor == "unknown"]
@@ -251,7 +254,7 @@ _MOST_SHOWN = 12
 
 
 def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
-    """Return a warning for each package whose device code hardly supports one of the GPUs.
+    """Return a warning for each package that contains hardly any device code for one of the GPUs.
 
     GPUs of unknown architecture are skipped.
     """
@@ -285,7 +288,10 @@ def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
 
 
 def _of_row(code: Mapping[str, int], row: Accelerator) -> dict[str, int]:
-    """Return the part of the device code that is for GPUs of the vendor in `row`."""
+    """Return only the device code for GPUs of the vendor in `row`.
+
+    The values of `code` are sizes in bytes.
+    """
     if not row.code:
         return {}
     return {names: size for names, size in code.items() if re.match(row.code, names)}

@@ -33,11 +33,11 @@ IMAGE_PYTHON = "/opt/python"
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of everything read from a profile: immutable, without unknown keys."""
+    """Base class of all types that are read from a profile: immutable, without unknown keys."""
 
 
 class Python(_Strict, frozen=True, omit_defaults=True):
-    """The Python versions (X.Y) that a profile supports. `default` must be one of `supported`."""
+    """The Python versions (X.Y) that a profile supports, and the default one among them."""
 
     default: types.PythonVersion
     """The version used unless another one is requested."""
@@ -50,7 +50,7 @@ class Python(_Strict, frozen=True, omit_defaults=True):
 
 
 class Base(_Strict, frozen=True):
-    """A base image, identified by its digest. `digest` is null if no source states one."""
+    """A base image, identified by its digest; the digest is null if no source states one."""
 
     ref: types.ImageRef
     """The image reference without the digest. `base_images:` in the configuration may override
@@ -76,7 +76,7 @@ class DebianBase(_Strict, frozen=True):
 
 
 class Run(_Strict, frozen=True):
-    """What a container needs to access the device, in terms of `docker run` options."""
+    """The access to devices and memory that a container needs, in terms of `docker run` options."""
 
     gpus: Annotated[str, Meta(pattern=r"^(all)?\Z")] = ""
     """`all` gives the container every NVIDIA GPU, like `--gpus all`."""
@@ -92,7 +92,7 @@ class Run(_Strict, frozen=True):
 
 
 class Requires(_Strict, frozen=True):
-    """A profile's own requirements for the host. They are checked before anything is downloaded."""
+    """The profile's own requirements for the host, checked before anything is downloaded."""
 
     driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
     """The oldest supported version of the GPU vendor's driver, if it cannot be determined from the
@@ -165,14 +165,14 @@ class Expected(Expects, frozen=True):
 
 
 class Tools(_Strict, frozen=True):
-    """Build tools whose version affects the result. The files of these tools are also locked."""
+    """Build tools whose versions affect the result and whose files are therefore also locked."""
 
     uv: types.FileVersion
     """The version of uv to install the wheels with."""
 
 
 class Conda(_Strict, frozen=True):
-    """Packages from channels to install in a conda environment: Python and `packages`."""
+    """A conda environment's channels, and the packages that it contains in addition to Python."""
 
     channels: tuple[types.Source, ...] = ("conda-forge",)
     """Symbolic names of the channels, highest priority first."""
@@ -186,7 +186,7 @@ class Conda(_Strict, frozen=True):
 
 
 class Source(_Strict, frozen=True, omit_defaults=True):
-    """The source of a package that does not come from an index, as specified by the project."""
+    """A source specified by the project for a package that does not come from an index."""
 
     name: types.Distribution
     location: types.SourceLocation
@@ -210,7 +210,7 @@ class Source(_Strict, frozen=True, omit_defaults=True):
 
 
 class Resolution(_Strict, frozen=True, omit_defaults=True):
-    """A project's rules for choosing packages. They also apply to dependencies of packages."""
+    """A project's rules for choosing packages and their dependencies."""
 
     as_of: types.Date | None = None
     """The last day of releases to consider. Later releases are ignored."""
@@ -229,7 +229,10 @@ class Resolution(_Strict, frozen=True, omit_defaults=True):
     def source_of(
         self, name: str, platform: types.Platform, python: types.PythonVersion
     ) -> Source | None:
-        """Return the source of a package on a target; None if the package comes from an index."""
+        """Return the source of a package for a target, or None if it comes from an index.
+
+        The target is given by its platform and Python version.
+        """
         for source in self.sources:
             if source.name == name and source.serves(platform, python):
                 return source
@@ -301,7 +304,7 @@ class Profile(_Strict, frozen=True):
 
     @property
     def image_pythons(self) -> frozenset[str]:
-        """The Python versions for which an image can be built, because they have a base."""
+        """The Python versions that have a base, so that an image can be built for them."""
         return frozenset(self.base) | frozenset(self.debian_base)
 
     @property
@@ -311,10 +314,10 @@ class Profile(_Strict, frozen=True):
 
     @property
     def image_python(self) -> types.PythonVersion:
-        """The Python version of the profile's image.
+        """The Python version that images of the profile use by default.
 
-        This is the default version if there is a base for it. Otherwise, it is the newest supported
-        version for which there is one.
+        This is the profile's default version if it has a base. Otherwise, it is the newest
+        supported version that has one.
         """
         if self.python.default in self.image_pythons:
             return self.python.default
@@ -322,7 +325,7 @@ class Profile(_Strict, frozen=True):
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
     def choices(self, release: str = "") -> dict[str, releases.Chosen]:
-        """Return the releases for which the profile's builds exist, newest first.
+        """Return the framework releases for which the profile's builds exist, newest first.
 
         If `release` is given, return only that release.
         """
@@ -348,8 +351,8 @@ class Profile(_Strict, frozen=True):
     def notes(self, cpu_flags: Collection[str] | None = None) -> tuple[str, ...]:
         """Return the profile's warnings that apply to its release.
 
-        Faults that depend on CPU flags missing from `cpu_flags` are left out. If `cpu_flags` is
-        None, all faults of the release are included.
+        Faults that occur only with CPU flags missing from `cpu_flags` are left out. If `cpu_flags`
+        is None, all faults of the release are included.
         """
         notes = list[str]()
         for warning in self.warnings:
@@ -384,10 +387,10 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _is_profile(path: Path) -> bool:
-    """Return whether a YAML file has any of a profile's keys.
+    """Return whether a YAML file is a profile, which it is if it has any of a profile's keys.
 
-    A repository's own `profiles` folder may also contain other files. An unreadable file counts as
-    a profile, so that loading it raises an error.
+    A repository's own `profiles` folder may contain unrelated YAML files. An unreadable file is
+    treated as a profile, so that loading it raises an error.
     """
     if path.parent == resources.profiles_dir():
         return True
@@ -403,7 +406,10 @@ def _is_profile(path: Path) -> bool:
 
 
 def suggestion(name: str, available: Sequence[str]) -> str:
-    """Return a hint for an unknown profile: a similar name, if any, and all known names."""
+    """Return a hint for an unknown profile that lists all known names.
+
+    If one of the names is similar, the hint suggests this name first.
+    """
     from difflib import get_close_matches
 
     plain = name[:SHOWN].lower().replace("_", "-").replace(" ", "-")

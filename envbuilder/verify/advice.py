@@ -1,8 +1,8 @@
 """Derive the next steps from a report's failed checks and warnings.
 
-Advice covers only what the report supports. Each item names the checks that it comes from, and has
-a command only if one helps. The only parts of a report that a command may contain are names and
-paths that match a safe pattern, because users copy commands without reading them.
+Each step follows from facts in the report, names the checks that it comes from, and has a command
+only if a command helps. The only parts of a report that a command may contain are names and paths
+that match a safe pattern, because users copy commands without reading them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MEMORY = re.compile(r"out of memory|memoryerror|cannot allocate memory", re.IGN
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """One next step: a sentence, a command (possibly empty), and the checks that call for it."""
+    """A recommended next step: a sentence, an optional command, and the checks that call for it."""
 
     sentence: str
     command: str
@@ -39,7 +39,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 class _Step(Struct, frozen=True):
-    """A next step for a check: a sentence, and the words of a command if a command helps.
+    """A next step for a check: a sentence, and a command as a list of words if a command helps.
 
     If `external` is True, the step applies only to external interpreters. If it is False, the step
     applies only to environments that envbuilder built. If it is None, the step applies to both.
@@ -202,7 +202,7 @@ _AGAIN = _Step("Then verify again, since only a new report counts.", ("verify",)
 
 
 def advise(report: Report) -> tuple[Advice, ...]:
-    """Return the next steps, most urgent first.
+    """Return the next steps, with the most urgent ones first.
 
     If several checks lead to the same step, it is returned once and names all of these checks.
     """

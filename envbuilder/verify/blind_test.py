@@ -1,4 +1,4 @@
-"""The blind test: score a trained network outside the environment that trained it.
+"""Score a trained network outside the environment that trained it, in a blind test.
 
 After training, the payload requests images. It receives the test images without labels, in an order
 that only this process knows. Each image is slightly altered, so that it matches no copy on a disk.
@@ -53,11 +53,12 @@ classes."""
 
 @contextmanager
 def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
-    """Create folders for exchanging files with the payload, and yield them by name.
+    """Create folders for exchanging files with the payload, and yield their paths by name.
 
-    The folders are removed afterwards. This process writes to `questions`, and the payload writes
-    to `RECORD`. The folders are created next to the build folders. A lock marks the folders as in
-    use, so that `clean` can remove them if the process is killed.
+    The folders are removed afterwards. This process writes to the folder `questions`, and the
+    payload writes to the folder `RECORD`. They are created next to the build folders. A lock marks
+    them as in use. If this process is killed, the lock is released, and `clean` can remove the
+    folders.
     """
     from filelock import FileLock
 
@@ -77,7 +78,7 @@ def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """The score of a blind test: accuracy as a fraction, loss as mean cross-entropy in nats."""
+    """The score of a blind test: the accuracy as a fraction, and the mean cross-entropy in nats."""
 
     images: int
     accuracy: float
@@ -98,9 +99,9 @@ class BlindTest:
         self.requested = False
 
     def ask(self) -> None:
-        """Write the images for the payload.
+        """Write the images that the payload requested.
 
-        If the images cannot be written, for example because the disk is full, `score` raises the
+        If the images cannot be written, for example because the disk is full, `score` raises an
         error later.
         """
         if self.requested:
@@ -116,7 +117,10 @@ class BlindTest:
             self._problem = f"{error.filename}: {error.strerror or error}"
 
     def _images(self) -> bytes:
-        """Return the images in the test's order, with the lowest two bits of each pixel changed."""
+        """Return the images in the order of the test.
+
+        The lowest two bits of each pixel are changed at random.
+        """
         changed = []
         for n in self._order:
             image = int.from_bytes(self._split.images[n * PIXELS : (n + 1) * PIXELS])
@@ -125,9 +129,9 @@ class BlindTest:
         return b"".join(changed)
 
     def answer(self, event: dict[str, Any]) -> None:
-        """Record the answers in an event.
+        """Record the answers that an event from the payload contains.
 
-        If some answers are invalid, `score` raises the error later.
+        If some answers are invalid, `score` raises an error later.
         """
         self._problem = self._problem or self._wrong(event)
         if not self._problem:
@@ -163,7 +167,7 @@ class BlindTest:
         )
 
     def answers(self, most: int) -> step.Answers:
-        """Return the first `most` images in the test's order, and the payload's answers to them."""
+        """Return the first `most` images in the order of the test, with the payload's answers."""
         return step.Answers(self._sent[: most * PIXELS], self._scores[:most])
 
 

@@ -1,4 +1,4 @@
-"""`verify --devices`: train on each of several devices alone, then on all of them in data parallel.
+"""Verify several devices (`verify --devices`): train on each alone, then on all in data parallel.
 
 The payload (`payload.parallel`) runs the training and checks the results, so that both work in the
 same way in a container, a native environment and an external interpreter. This module starts the
@@ -29,7 +29,10 @@ on its own, and `REQUIRED_TOGETHER` for all devices together."""
 
 
 def require(devices: str | None, accelerator: str) -> None:
-    """Raise `InvalidError` if `--devices` is malformed or impossible on this accelerator."""
+    """Check that `--devices` is well-formed and possible on this accelerator.
+
+    Raise `InvalidError` if it is not.
+    """
     if devices is None:
         return
     try:
@@ -62,9 +65,9 @@ def extend(
 ) -> dict[str, Any]:
     """Train on several devices, and return the report with the result added.
 
-    The training is skipped if the verification failed. `start` runs the payload. Its arguments are
-    a function that returns the payload's arguments, the shared folders, and a callback that
-    receives each line of output.
+    The training is skipped if the verification failed. `start` runs the payload. It takes three
+    arguments: a function that returns the payload's arguments, the folders to share, and a callback
+    that receives each line of output.
     """
     if report["status"] != "passed":
         return model.with_check(
@@ -110,7 +113,7 @@ def measure(
     """Run the payload through `start`, and return its report.
 
     If the run fails, return a failed report that gives the reason. `check` returns the status of a
-    report, or raises `VerifyError` if the report cannot be trusted.
+    report, and raises `VerifyError` if the report cannot be trusted.
     """
     try:
         done, report, hint = run.follow(start, run.Events(progress), progress, log, run_id)
@@ -124,10 +127,10 @@ def measure(
 
 
 def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scaling:
-    """Return the payload's report on several devices as typed data.
+    """Return the payload's multi-device report as typed data.
 
-    Raise `VerifyError` if the report is invalid, or if it passed without a required check or on
-    devices other than `requested`.
+    Raise `VerifyError` if the report is invalid. Also raise it if the report claims success without
+    a required check, or on devices other than those `requested`.
     """
     scaling = model.check_scaling(report)
     if scaling.status == "passed":
@@ -154,9 +157,9 @@ def _require_checks(scaling: model.Scaling) -> None:
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
-    """Return the report with the multi-device result added.
+    """Return the verification report with the multi-device result added.
 
-    The report is marked as failed if the run on several devices failed.
+    The returned report is marked as failed if the run on several devices failed.
     """
     reasons = list(map(printable, scaling.get("reasons", ())))
     if scaling["status"] != "passed":

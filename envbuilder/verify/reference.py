@@ -1,7 +1,7 @@
-"""Compute the loss and the gradients of the network in float64 with NumPy.
+"""Compute the network's loss and gradients in float64 with NumPy.
 
 The training steps that were recorded in an environment are compared with these results. The
-parameters have the same names and shapes as the parameters of `training.model`.
+parameters have the same names and shapes as those of `training.model`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CORNERS = [
 
 @dataclass(frozen=True)
 class Forward:
-    """The results of a forward pass that the backward pass needs, all in float64."""
+    """The results of a forward pass that the backward pass needs, as float64 arrays."""
 
     weights: dict[str, Any]
     images: Any
@@ -44,17 +44,17 @@ class Forward:
 
     @property
     def loss(self) -> Any:
-        """Return the mean negative log-probability of the labels, as a zero-dimensional array."""
+        """The mean negative log-probability of the labels, as a zero-dimensional array."""
         return -self.log_probabilities[range(len(self.labels)), self.labels].mean()
 
 
 def forward(
     numpy: Any, weights: dict[str, Any], images: Any, labels: Any, masks: Sequence[Any] = ()
 ) -> Forward:
-    """Run a batch through the network, and return all results of this forward pass.
+    """Run a batch through the network, and return the results that the backward pass needs.
 
-    `images` are normalized and have the shape (N, 28, 28, 1). `masks` are the masks of the two
-    dropout layers. If there are no masks, nothing is dropped. Weights and images are converted to
+    `images` must be normalized and have the shape (N, 28, 28, 1). `masks` contains the masks of the
+    two dropout layers. If it is empty, nothing is dropped. Weights and images are converted to
     float64.
     """
     exact = {name: numpy.asarray(value, numpy.float64) for name, value in weights.items()}
@@ -143,7 +143,7 @@ def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) 
 def _patches(numpy: Any, image: Any, weight: Any) -> Any:
     """Return the pixels under each position of the kernel, in the shape (rows, columns, values).
 
-    The result is a copy. The copy for a single image fits into the processor's cache, so
+    The result is a copy. Since the copy for a single image fits into the processor's cache,
     multiplying it is twice as fast as multiplying views into all images.
     """
     size = weight.shape[:2]
@@ -152,9 +152,10 @@ def _patches(numpy: Any, image: Any, weight: Any) -> Any:
 
 
 def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
-    """Return the largest pixel of each 2 × 2 window, and its position in the window, from 0 to 3.
+    """Return the largest pixel of each 2 × 2 window, and its position in the window.
 
-    If several pixels are equal, the first one in row-by-row order is chosen, as in PyTorch.
+    Positions are numbered from 0 to 3, row by row. If several pixels are equal, the first one is
+    chosen, as in PyTorch.
     """
     largest = images[_CORNERS[0]]
     chosen = numpy.zeros(largest.shape, "u1")
@@ -166,9 +167,9 @@ def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
 
 
 def pool_gradient(numpy: Any, chosen: Any, cotangent: Any) -> Any:
-    """Return the gradient of `pool` with respect to its images.
+    """Return the gradient with respect to the images that `pool` received.
 
-    The chosen pixels receive all of the gradient.
+    The chosen pixel of each window receives the whole gradient of that window.
     """
     count, rows, columns, channels = cotangent.shape
     of_images = numpy.empty((count, 2 * rows, 2 * columns, channels))

@@ -1,4 +1,4 @@
-"""Run the payload in an environment, follow its events and validate its report."""
+"""Run the payload in an environment, follow its events, and validate its report."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ so its measurements prove nothing."""
 
 
 class Timeline:
-    """The arrival times of phases, and the scheduling delays of this process.
+    """The arrival times of the payload's phases, and the scheduling delays of this process.
 
-    While a timeline is used as a context manager, it samples these delays in a thread. Without
-    them, a busy machine could be mistaken for a false clock in the environment.
+    While a timeline is used as a context manager, it samples the delays in a thread. If they were
+    ignored, a busy machine could look like an environment whose clock is wrong.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,10 @@ class Timeline:
             self.delayed(now - before - _INTERVAL, now)
 
     def arrived(self, phase: str, now: float | None = None) -> None:
-        """Record the time at which a phase began; ignore later events of the same phase."""
+        """Record when a phase began; ignore later events of the same phase.
+
+        `now` is a time of `time.monotonic`, by default the current one.
+        """
         if len(self._arrivals) < _MOST_PHASES and len(phase) <= _LONGEST_NAME:
             self._arrivals.setdefault(phase, time.monotonic() if now is None else now)
 
@@ -96,14 +99,18 @@ class Timeline:
         self._delays[int(now)] = max(seconds, self._delays.get(int(now), 0.0))
 
     def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
-        """Return a sentence for each pass whose reported duration contradicts the arrival times.
+        """Return a sentence for each training pass with an implausible duration.
 
-        `passes` holds the phase and the reported duration in seconds of each pass.
+        A reported duration is implausible if it contradicts the arrival times of the pass's events.
+        `passes` contains the phase and the reported duration in seconds of each training pass.
         """
         return [problem for each in passes if (problem := self._problem(*each))]
 
     def unconfirmed(self, passes: Iterable[tuple[str, float]]) -> str:
-        """Return why the duration of a pass could not be confirmed, or "" if all were confirmed."""
+        """Return why a training pass's duration could not be confirmed.
+
+        Return an empty string if all durations were confirmed.
+        """
         for phase, _ in passes:
             late = self._latest(phase)
             if late > _LATEST:
@@ -114,7 +121,7 @@ class Timeline:
         return ""
 
     def _latest(self, phase: str) -> float:
-        """Return the longest delay of this process during a pass, in seconds."""
+        """Return the longest delay of this process, in seconds, during a training pass."""
         around = range(
             int(self._arrivals.get(phase, 0.0)) - 1,
             int(self._arrivals.get(f"test {phase}", 0.0)) + 2,
@@ -192,9 +199,9 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class Events(Struct):
-    """A parser of the payload's output lines that shows progress and keeps the final report.
+    """A parser for the payload's output lines that shows progress and keeps the final report.
 
-    `timeline` receives the arrival time of each phase. `test` receives the payload's request for
+    `timeline` records the arrival time of each phase. `test` receives the payload's request for
     images and its answers.
     """
 
@@ -234,7 +241,7 @@ class Events(Struct):
             self.report = event.get("report")
 
     def _show(self, done: object, total: object, loss: object) -> None:
-        """Show the progress of a phase and its loss, if the environment sent valid numbers."""
+        """Show a phase's progress and loss, if the environment sent valid numbers."""
         if self._task is None or not isinstance(done, int) or not isinstance(total, int):
             return
         if 0 <= done <= total <= _STEPS:
@@ -256,7 +263,7 @@ class Events(Struct):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """The parameters of a verification."""
+    """The settings of one verification."""
 
     expects: Expected
     dataset: Dataset
@@ -272,12 +279,12 @@ def examine(
     progress: Progress,
     log: Path,
 ) -> dict[str, Any]:
-    """Let the payload train and answer a blind test; return its report with the test's score added.
+    """Run a verification, and return the payload's report with the blind test's score added.
 
-    `start` runs the payload, and `selection` holds additional arguments for it. The training steps
-    that the payload recorded are then repeated in this process; if a step is wrong, the report is
-    marked as failed. Raise `VerifyError` in the same cases as `run_payload`, or if a recorded step
-    cannot be checked.
+    `start` runs the payload, which trains and answers the blind test, and `selection` contains
+    additional arguments for it. The training steps that the payload recorded are then repeated in
+    this process. If a step is wrong, the report is marked as failed. Raise `VerifyError` in the
+    same cases as `run_payload`, or if a recorded step cannot be checked.
     """
     # Loaded in this process, too, because the report's figures on the data are checked against it.
     data = load(job.dataset.folder, job.dataset.name)
@@ -323,11 +330,12 @@ def run_payload(
     request: consistency.Request,
     test: blind_test.BlindTest,
 ) -> dict[str, Any]:
-    """Run the payload through `start`, which passes it `run_id`, and return the payload's report.
+    """Run the payload through `start`, and return its report.
 
-    Raise `VerifyError` if the payload was killed, timed out or ended without a valid report. Also
-    raise it if the payload reported success, but the request, the time measured in this process, or
-    the score of the blind test contradicts the report.
+    `run_id` is the ID that `start` passes to the payload. Raise `VerifyError` if the payload was
+    killed, timed out or ended without a valid report. Also raise it if the payload reported
+    success, but the request, the time measured in this process, or the score of the blind test
+    contradicts the report.
     """
     with Timeline() as timeline:
         done, report, hint = follow(start, Events(progress, timeline, test), progress, log, run_id)
@@ -375,7 +383,7 @@ def _with_score(data: dict[str, Any], score: blind_test.Score, problem: str) -> 
 
 
 def _with_proof(data: dict[str, Any], proof: step.Proof) -> dict[str, Any]:
-    """Return the report with the result of the repeated steps added."""
+    """Return the report with the results of repeating the training steps added."""
     judged = _judged(data, STEP, proof.problem, proof.summary)
     blind_test = {**data["blind_test"], "error": proof.answers_error}
     return {**judged, "steps": msgspec.to_builtins(proof.steps), "blind_test": blind_test}
@@ -420,11 +428,11 @@ def follow(
     log: Path,
     run_id: str,
 ) -> tuple[Completed, Any, str]:
-    """Run the payload and follow its events until it ends.
+    """Run the payload, and follow its events until it ends.
 
-    Return the ended process, the unchecked report, and a hint that says where the log is. Raise
-    `VerifyError` if the payload was killed, timed out, or ended without a report that belongs to
-    this run.
+    Return the ended process, the report (which has not been checked), and a hint that says where
+    the log is. Raise `VerifyError` if the payload was killed, timed out, or ended without a report
+    that belongs to this run.
     """
     try:
         done = start(events.line)
@@ -451,7 +459,10 @@ def require_agreement(done: Completed, status: str, hint: str) -> None:
 
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
-    """Return a failed report that states the error, for a run without a trustworthy report."""
+    """Return a failed report that states the error.
+
+    It replaces the report of a run that ended without a trustworthy one.
+    """
     detail = printable(error.message)
     return {
         "schema": model.SCHEMA,
@@ -486,7 +497,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
 
 
 def as_stored(report: Any, hint: str) -> Any:
-    """Return a report as JSON would store and restore it, with credentials redacted.
+    """Return a report as it is after being stored as JSON, with credentials redacted.
 
     Raise `VerifyError` if JSON cannot represent the report.
     """

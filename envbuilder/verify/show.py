@@ -1,7 +1,8 @@
-"""Show a verification report in words: on the terminal, or as one HTML page.
+"""Show a verification report in words, either on the terminal or as one HTML page.
 
-Only a report that passes `model.check` can be shown. `verify` replaces an invalid report from the
-payload with a failed report before it shows anything, so a run that did not finish has a page, too.
+Only a report that passes `model.check` can be shown. Before `verify` shows anything, it replaces an
+invalid report from the payload with a failed report, so there is a page even for a run that did not
+finish.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def status(word: str) -> Word:
 
 
 def sections(report: Report) -> list[Section]:
-    """Return the sections of a report, without its key figures and its verdict."""
+    """Return the sections of a report, except for its key figures and its verdict."""
     measurements = report.measurements or Measurements()
     losses = report.training.losses if report.training else ()
     return [
@@ -83,7 +84,7 @@ PyTorch has the check `arithmetic`."""
 
 
 def answers(report: Report) -> Iterator[Fact]:
-    """Yield the answers to `_QUESTIONS`, and a fact that says how fast the training was."""
+    """Yield the answers to `_QUESTIONS`, followed by a fact about the training speed."""
     statuses = {check.name: check.status for check in report.checks}
     # If the payload itself fails, its answers are not scored, and its steps are not repeated.
     unjudged = report.status == "failed" and not report.steps
@@ -104,7 +105,7 @@ def answers(report: Report) -> Iterator[Fact]:
 
 
 def _doubt(report: Report) -> str:
-    """Return the doubt to show next to a speed, or an empty string if the speed counts."""
+    """Return a remark to show next to a speed if it was not judged, otherwise an empty string."""
     if report.speed_counts:
         return ""
     return "speed not judged"
@@ -140,7 +141,7 @@ def figures(report: Report) -> Iterator[Fact]:
 
 
 def facts(report: Report) -> list[Fact]:
-    """Return the facts about the run: device, framework, precision, data and environment."""
+    """Return facts about the run: its device, framework, precision, data and environment."""
     device = report.device
     host = report.host
     framework = report.framework
@@ -189,7 +190,7 @@ def facts(report: Report) -> list[Fact]:
 
 
 def _work(report: Report) -> Iterator[Fact]:
-    """Yield facts about the training; the value of an unknown fact is empty."""
+    """Yield facts about the training. A fact that is unknown has an empty value."""
     data = report.dataset
     training = report.training
     if precision := report.precision:
@@ -306,7 +307,7 @@ _PATHS = {
 
 
 def bandwidths(measurements: Measurements) -> Iterator[Fact]:
-    """Yield the bandwidths of memory and of copies, except for paths that do not exist."""
+    """Yield the bandwidths of memory and of copies, without those that were not measured."""
     for key, label in _PATHS.items():
         if value := getattr(measurements.bandwidth, key, None):
             yield Fact(label, rate(value, "B/s"))
@@ -327,7 +328,7 @@ def measured(measurements: Measurements) -> Iterator[Fact]:
 
 
 def memories(report: Report) -> Iterator[Fact]:
-    """Yield the peak device memory use during training, and the sizes of the host's memory."""
+    """Yield the highest device memory use during training, and the sizes of the host's memory."""
     size = report.device.memory_bytes
     peak = report.measurements.peak_memory_bytes if report.measurements else None
     if peak:
@@ -447,9 +448,11 @@ def print_verdict(report: Report, console: Any) -> None:
 
 
 def as_found(report: Report) -> str:
-    """Return a note that names the variables which determined what code ran.
+    """Return a note that names the caller's variables which determined what code ran.
 
-    The note is empty for reports that are not "as found".
+    If a passed report does not state where its code came from, the note says so. The note is empty
+    if the payload was isolated from these variables, and for all other reports that do not state
+    them.
     """
     if report.origins is None and report.status == "passed":
         return "as found: the report does not state where its code came from"
@@ -461,7 +464,7 @@ def as_found(report: Report) -> str:
 
 
 def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
-    """Print several reports, each as a line that describes it and a line of figures."""
+    """Print several reports, each as one line that describes it and one line of key figures."""
     from rich.text import Text
 
     names, *lines = comparison.filled(rows)
@@ -545,7 +548,10 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def render_comparison(rows: Sequence[comparison.Row]) -> str:
-    """Return the HTML page that compares reports, in the order of `rows`, with all text escaped."""
+    """Return an HTML page that compares reports, listed in the order of `rows`.
+
+    All text in it is escaped.
+    """
     names, *lines = comparison.filled(rows)
     table = Section(
         title="Reports",

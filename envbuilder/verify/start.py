@@ -1,6 +1,6 @@
 """Prepare to run the payload in an environment, an interpreter, or an Apptainer image.
 
-An environment is built if it is missing. Interpreters and images are verified as they are.
+An environment is built if it is missing. Existing interpreters and images are verified unchanged.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Subject(NamedTuple):
     """The planned build; None for an interpreter or an image, because those are not built."""
 
     def outlook(self, settings: Settings, *, quick: bool) -> str:
-        """Return a message that announces the build and the training, and estimates their duration.
+        """Return a message that announces the build and the training with their estimated duration.
 
         Return an empty string if nothing has to be built. A `quick` training run takes only
-        seconds, so the estimate leaves it out.
+        seconds, so the estimate does not include it.
         """
         if self.planned is None or self.planned.product.existing():
             return ""
@@ -175,7 +175,8 @@ def prepare_interpreter(
     The profile (requested, or chosen for this host) determines the framework and the device that
     must do the work. The framework's version is not checked, since envbuilder did not build the
     interpreter's environment. With `inherit`, the payload receives all of the caller's environment
-    variables, for sites whose environment modules provide the framework through variables.
+    variables. This is meant for sites whose environment modules use variables to provide the
+    framework.
     """
     build = pipeline.choose(request, settings, progress, running=True)
     library = build.library
@@ -283,10 +284,10 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
 
 
 def require_built(image: Path, labels: Mapping[str, str], profile: str, locked: str) -> str:
-    """Return the fingerprint of an image, which must have been built from the profile and its lock.
+    """Check that an image was built from the profile and its lock, and return its fingerprint.
 
-    `locked` is the digest of the lock. Raise `InvalidError` if the image's labels name another
-    profile or lock.
+    `locked` is the digest of the lock. Raise `InvalidError` if the image has no valid labels of
+    envbuilder, or if they name another profile or lock.
     """
     stated = {key: labels.get(LABEL + key, "") for key in ("fingerprint", "profile", "lock")}
     again = Hint(

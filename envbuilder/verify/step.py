@@ -4,8 +4,8 @@ The payload records the inputs and the results of some of its training steps
 (`payload/training/outside.py`). This process repeats each of these steps (forward pass, loss,
 gradients, Adadelta, learning rate), using the recorded files, its own copy of the images and the
 published algorithm. It also recomputes the answers to some images of the blind test, using the last
-recorded weights. No code from the environment takes part, so even a fault that affects every dtype
-or every device in the same way is detected.
+recorded weights. No code from the environment is used, so this detects even a fault that affects
+every dtype or every device in the same way.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ s."""
 
 
 class Limits(NamedTuple):
-    """Allowed relative errors.
+    """The largest relative errors that are allowed.
 
-    docs/evidence/steps.md lists the errors of honest and of faulty runs.
+    docs/evidence/steps.md lists the errors of correct and of faulty runs.
     """
 
     median: float
@@ -111,7 +111,7 @@ class Answers(NamedTuple):
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """The result of repeating the steps.
+    """The result of repeating the recorded training steps and the blind test's answers.
 
     `problem` says what is wrong, and is empty if nothing is. `answers_error` is the error of the
     payload's answers, relative to the norm of the repeated answers.
@@ -123,7 +123,7 @@ class Proof(Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """Return a sentence with the number of steps, their errors, and the answers' error."""
+        """A sentence with the number of repeated steps, their errors, and the answers' error."""
         worst = max(self.steps, key=lambda each: each.error)
         median = statistics.median_low(each.error for each in self.steps)
         return (
@@ -137,10 +137,10 @@ def draw(images: int, epochs: int) -> tuple[int, ...]:
     """Choose the steps to record; return their numbers, counted from 0 over all epochs.
 
     These are the first two steps, the first step of the second epoch (which has another learning
-    rate), the last step, and one random step from each epoch, or from `MOST_DRAWN` epochs if there
-    are more. Further random steps are added until there are `LEAST_STEPS`. The environment cannot
-    know the random steps in advance. A fault that begins during the training shows in the last
-    step.
+    rate), the last step, and one random step from each epoch. If there are more than `MOST_DRAWN`
+    epochs, random steps are taken only from that many epochs. Further random steps are added until
+    there are `LEAST_STEPS`. The environment cannot know the random steps in advance. A fault that
+    begins during the training shows in the last step.
     """
     count = steps_of(images)
     random = secrets.SystemRandom()
@@ -167,8 +167,8 @@ def prove(
 ) -> Proof:
     """Repeat the recorded training steps and the last answers, and compare the results.
 
-    `split` holds the training images. Raise `VerifyError` if a recorded file is missing, damaged or
-    of the wrong size.
+    `split` contains the training images. Return the errors, and the problem if there is one. Raise
+    `VerifyError` if a recorded file is missing, damaged or of the wrong size.
     """
     numpy = _numpy()
     record = _Record(folder, split, expects.framework, numpy)
@@ -200,10 +200,10 @@ def prove(
 
 
 def _numpy() -> Any:
-    """Import NumPy, and limit it to one thread.
+    """Import NumPy with its number of threads limited to one.
 
-    Additional threads would spend more time waiting actively for work than these matrix products
-    take.
+    With these matrix products, additional threads would spend more time on busy-waiting for work
+    than on the work itself.
     """
     variable = "OPENBLAS_NUM_THREADS"
     if variable in os.environ:
@@ -216,7 +216,10 @@ def _numpy() -> Any:
 
 
 def _start(record: _Record, images: int) -> Iterator[str]:
-    """Yield each sign that a training run on `images` images did not start from scratch."""
+    """Yield a sentence for each sign that a training run did not start from scratch.
+
+    `images` is the number of training images.
+    """
     numpy = record.numpy
     first = record.state(0)
     averages = chain.from_iterable(parts[1:] for parts in first.values())
@@ -263,7 +266,7 @@ def _answers_error(
 def _normalised(pixels: Any) -> Any:
     """Return pixels with 256 gray levels, normalized as input for the network.
 
-    The shape stays the same.
+    The result has the same shape as `pixels`.
     """
     return (pixels / 255 - MEAN) / DEVIATION
 
@@ -272,8 +275,9 @@ def _repeat(record: _Record, number: int, enough: float) -> tuple[Repeated, str,
     """Repeat a recorded step, and compare the result with the record.
 
     Return the repeated step, the problem with it (or an empty string), and its dropout masks. Each
-    mask comes with the positions at which it has an effect. For units near zero, both sides of zero
-    are tried until the error is at most `enough`.
+    mask is paired with the positions at which it has an effect. A unit whose value is near zero may
+    be on either side of zero because of rounding, so both sides are tried until the error is at
+    most `enough`.
     """
     numpy = record.numpy
     images, labels = record.batch(number)
@@ -308,10 +312,10 @@ def _repeat(record: _Record, number: int, enough: float) -> tuple[Repeated, str,
 
 
 def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield all subsets of the units that may be on either side of zero, smaller subsets first.
+    """Yield the subsets of the units that may be on either side of zero, smaller subsets first.
 
-    If there are more than `_MOST_NEAR` units, as in a network of zeros, there are too many subsets,
-    and only the empty one is yielded.
+    If there are more than `_MOST_NEAR` such units, as in a network of zeros, there are too many
+    subsets, and only the empty one is yielded.
     """
     for count in range(len(near) + 1 if len(near) <= _MOST_NEAR else 1):
         yield from combinations(near, count)
@@ -348,9 +352,9 @@ def _worst(
 
 
 def _finite(error: float) -> float:
-    """Return an error in a form that a report can state.
+    """Return the error limited to 1e9, so that a report can state it.
 
-    Errors are limited to 1e9, and NaN is replaced by 1e9.
+    NaN is replaced by 1e9.
     """
     return error if error < _LARGEST else _LARGEST  # noqa: FURB136 (NaN is not below)
 
@@ -368,11 +372,11 @@ def _wrong(each: Repeated, near: int) -> str:
 
 
 def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
-    """Yield each sign that the orders of the images in the epochs are not random.
+    """Yield a sentence for each sign that the images were not shuffled randomly in the epochs.
 
-    Each order must be uncorrelated with the order in the files and with the orders of the other
-    epochs. The correlation between two random orders of n images has a standard deviation of 1 /
-    √(n - 1).
+    Each epoch's order must be uncorrelated with the order in the files and with the orders of the
+    other epochs. The correlation between two random orders of n images has a standard deviation of
+    1 / √(n - 1).
     """
     count = len(record.order(epochs[0]))
     orders = [record.numpy.arange(count), *map(record.order, epochs)]
@@ -388,10 +392,10 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
 
 
 def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    """Yield each sign that the dropout masks are not random.
+    """Yield a sentence for each sign that the dropout masks are not random.
 
-    Signs are a wrong share of dropped values, and masks that repeat. The masks of two images, or of
-    two steps, may agree only as often as chance allows.
+    Such signs are a wrong share of dropped values, and repeated masks. The masks of two images, or
+    of two steps, may agree only as often as chance allows.
     """
     for layer, share in enumerate(model.SHARES):
         name = f"dropout {layer + 1}"
@@ -412,9 +416,9 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
 
 
 def _by_chance(events: Any, probability: float) -> bool:
-    """Return whether the share of true events can be explained by chance.
+    """Return whether chance can explain the observed share of true events.
 
-    This is the case if the share is within `_SIGMAS` standard deviations of `probability`.
+    It can if the share is within `_SIGMAS` standard deviations of `probability`.
     """
     deviation = math.sqrt(probability * (1 - probability) / max(events.size, 1))
     return not events.size or bool(abs(events.mean() - probability) <= _SIGMAS * deviation)
@@ -440,7 +444,7 @@ class _Record:
     def order(self, epoch: int) -> Any:
         """Return the order of the images in an epoch; epochs are counted from 0.
 
-        Raise `VerifyError` unless the order contains each image once.
+        Raise `VerifyError` unless the order contains each image exactly once.
         """
         if epoch not in self._orders:
             content = self._read(f"order-{epoch + 1}", 4 * self._split.count)
@@ -479,7 +483,7 @@ class _Record:
             yield name, (value, squares, changes)
 
     def _arranged(self, name: str, values: Any) -> Any:
-        """Return a recorded parameter, rearranged into the shape that `model` describes."""
+        """Return a recorded parameter, rearranged to have the shape stated by `model`."""
         shape = _shape(name)
         if not self._rows_first or len(shape) == 1:
             return values.reshape(shape)

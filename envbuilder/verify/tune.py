@@ -1,7 +1,7 @@
-"""`envbuilder tune`: time settings in an environment, and print the settings that help.
+"""Time settings in an environment, and print those that help (`envbuilder tune`).
 
-Which settings help depends on the host, so nothing is written. Each setting that helps is printed
-with instructions, and the settings that a profile can hold are also printed as a profile.
+Which settings help depends on the host, so no file is written. Each setting that helps is printed
+with instructions, and the settings that a profile can contain are also printed as a profile.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SCHEMA = 1
 
 
 class Compiler(Struct, frozen=True, kw_only=True):
-    """The result of checking the gradients of a compile backend on this machine."""
+    """The result of checking a compile backend's gradients on this machine."""
 
     backend: str
     passed: bool
@@ -63,7 +63,7 @@ class Compiler(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """All results of tuning: single settings, winners tried together, and checked compilers.
+    """The results of tuning: single settings, combined winners, and checked compile backends.
 
     `noise` is the median relative difference in speed between consecutive trials of the defaults.
     """
@@ -77,7 +77,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> int:
-        """Return the number of settings that were not judged because the machine was busy."""
+        """The number of settings that were not judged because the machine was busy."""
         every = (*self.findings, *self.combined)
         return sum(finding.verdict == "machine busy" for finding in every)
 
@@ -85,8 +85,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quick: bool) -> Outcome:
     """Survey the environment, try each setting alone, then try the winners together.
 
-    Raise `VerifyError` if the environment's default settings cannot be timed. A setting that fails
-    does not raise an error; its finding says that it failed.
+    Raise `VerifyError` if the environment's default settings cannot be timed. If any other setting
+    fails, its finding says so, and no error is raised.
     """
     survey = read(ask(("--survey",)), Survey)
     compilers = () if quick else _check_compilers(ask, expects, progress)
@@ -122,7 +122,10 @@ def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quic
 
 
 def asking(start: Callable[..., Completed], data: Path, expects: profile.Expected) -> Ask:
-    """Return a function that runs one trial in an environment, with the data set in `data`."""
+    """Return a function that runs one trial in an environment and returns the trial's report.
+
+    `data` is the folder of the data set. The function raises `VerifyError` if the trial fails.
+    """
 
     def ask(arguments: tuple[str, ...]) -> object:
         events: dict[str, Any] = {}
@@ -178,7 +181,7 @@ def _check_compilers(
 
 
 class _Series(Struct):
-    """The finished pairs of trials of a setting, and the error if a trial failed."""
+    """A setting's finished pairs of trials, and the error if one of its trials failed."""
 
     setting: Setting
     pairs: list[Pair] = []
@@ -196,9 +199,9 @@ def measure(
 ) -> tuple[Finding, ...]:
     """Time each setting in trials that alternate with trials of the defaults.
 
-    The trials of the defaults are appended to `baselines`. A setting that failed, or that can no
-    longer reach the required gain, is not tried again. `most_lost` is the largest accepted loss of
-    accuracy, as a fraction.
+    Return a finding for each setting. The trials of the defaults are appended to `baselines`. A
+    setting is not tried again if it has failed or can no longer reach the required gain.
+    `most_lost` is the largest accepted loss of accuracy, as a fraction.
     """
     if not settings:
         return ()
@@ -225,7 +228,7 @@ def _try(trial: Callable[[tuple[str, ...]], Trial], series: _Series, baseline: T
 
 
 def _without_effect(setting: Setting, trial: Trial) -> str:
-    """Return why the setting had no effect in a trial, or an empty string if it took effect."""
+    """Return why a setting had no effect in a trial, or an empty string if it took effect."""
     for key, expected in setting.effect.items():
         reported = trial.settings.get(key)
         # A list holds all values in use: bfloat16 autocast, for example, also uses float32.
@@ -239,7 +242,7 @@ def _without_effect(setting: Setting, trial: Trial) -> str:
 
 
 def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_json: bool) -> None:
-    """Print the measurements, the advice, and a profile that contains the settings that help."""
+    """Print the measurements, the advice, and a draft profile with the settings that help."""
     # A setting that helps an external interpreter may not help the environment of a profile.
     keys = {} if facts["backend"] == "external" else profile_keys(outcome)
     text = draft(facts["profile"], keys, settings) if keys else None
@@ -258,9 +261,9 @@ def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_js
 
 
 def profile_keys(outcome: Outcome) -> dict[str, Any]:
-    """Return the profile keys of all winners.
+    """Return the profile keys that apply all winning settings.
 
-    If the winners do not help together, return only the keys of the best winner.
+    If the winners do not help when combined, return only the keys of the best winner.
     """
     held = [f.setting.keys for f in winners(outcome.findings) if f.setting.keys]
     if not any(joint.verdict == "helps" for joint in outcome.combined):
@@ -273,7 +276,10 @@ def profile_keys(outcome: Outcome) -> dict[str, Any]:
 
 
 def draft(name: str, keys: dict[str, Any], settings: Settings) -> str:
-    """Return the YAML of a variant of the profile `name`, which is used only on request."""
+    """Return the YAML of a variant of the profile `name`, with the given keys.
+
+    The variant is an opt-in profile: it is used only if it is requested.
+    """
     measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
     description = f"{name}, tuned for this machine"
     data = {"extends": name, "description": description, "opt_in": True, **keys}

@@ -2,7 +2,7 @@
 
 All functions are pure. The candidates are derived from the payload's survey. A setting helps if the
 median gain of its pairs of trials is at least 5 % and above the machine's noise, and if the
-accuracy does not drop. Trials during which the machine was busy are inconclusive.
+accuracy does not drop. Trials are inconclusive if the machine was busy during them.
 
 Some settings are never candidates:
 
@@ -46,7 +46,7 @@ Kind = Literal["setting", "precision", "batch"]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The CPU limits that the payload detected; `used` is the value of OMP_NUM_THREADS."""
+    """The CPU limits that the payload found; `used` is the value of OMP_NUM_THREADS."""
 
     affinity: int
     decided: int
@@ -56,7 +56,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Survey(Struct, frozen=True, kw_only=True):
-    """The report of the payload's `trial --survey`, which describes an environment."""
+    """A description of an environment, as reported by the payload's `trial --survey`."""
 
     threads: Limits
     allocator: str
@@ -70,10 +70,10 @@ class Setting(Struct, frozen=True, kw_only=True):
     """A candidate setting: variables and arguments for the payload's `trial`.
 
     A variable with an empty value is removed. At most one setting per group is selected. `effect`
-    holds the values that the trial must report; if it reports others, the setting did not take
+    contains the values that the trial must report; if it reports others, the setting did not take
     effect. `advice` says how to apply the setting, `keys` are the profile keys that apply it, and
     `caution` says where it must not be used. Settings that use another precision or batch size are
-    reported, but they change the workload.
+    reported as well, although they change the workload.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return the setting as command-line arguments for the payload's `trial`."""
+        """The setting as command-line arguments for the payload's `trial`."""
         arguments = []
         for name, value in self.variables.items():
             arguments += ["--set", f"{name}={value}"]
@@ -96,7 +96,10 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 def candidates(survey: Survey, device: str) -> tuple[Setting, ...]:
-    """Return all candidates for a device, except torch.compile, which has to pass a check first."""
+    """Return all candidate settings for a device, except torch.compile.
+
+    A torch.compile backend becomes a candidate only after it has passed a check.
+    """
     own = (*_allocators(survey), *_waiting(survey)) if device == "cpu" else ()
     return (*_threads(survey.threads), *own, *_workloads(device))
 
@@ -162,7 +165,7 @@ def _waiting(survey: Survey) -> Iterator[Setting]:
 
 
 def _workloads(device: str) -> tuple[Setting, ...]:
-    """Return the candidates that depend only on the device."""
+    """Return the candidate settings that depend only on the device."""
     cpu = device == "cpu"
     sizes, layout = ((128, 256), "contiguous") if cpu else ((256, 1024), "channels_last")
     layouts = Setting(
@@ -196,7 +199,7 @@ def _workloads(device: str) -> tuple[Setting, ...]:
 
 
 def compiled(backend: str) -> Setting:
-    """Return the torch.compile setting for a backend that passed its gradient check here."""
+    """Return the torch.compile setting for a backend that passed the gradient check."""
     return Setting(
         name=f"torch.compile, {backend}",
         group="compile",
@@ -241,7 +244,8 @@ ALL = "all winners together"
 class Trial(Struct, frozen=True, kw_only=True):
     """The report of one trial; `loss` is None if the loss was not finite.
 
-    `contention` says what competed with the trial for the CPU; it is None if that is not known.
+    `contention` describes the competition for the CPU during the trial; it is None if it is
+    unknown.
     """
 
     samples_per_second: Annotated[float, Meta(gt=0)]
@@ -259,7 +263,7 @@ class Pair(Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> float:
-        """Return the setting's speed relative to the defaults; 0 if the ratio is not finite."""
+        """The setting's speed relative to that of the defaults; 0 if the ratio is not finite."""
         ratio = self.candidate.samples_per_second / self.baseline.samples_per_second
         if math.isfinite(ratio):
             return ratio
@@ -267,7 +271,7 @@ class Pair(Struct, frozen=True, kw_only=True):
 
     @property
     def disturbance(self) -> str:
-        """Return how other work disturbed one of the two trials, or an empty string if none did."""
+        """How other work disturbed one of the two trials; empty if none was disturbed."""
         trials = (self.baseline.contention, self.candidate.contention)
         return next(filter(None, (speed.busy(facts) for facts in trials if facts)), "")
 
@@ -275,7 +279,7 @@ class Pair(Struct, frozen=True, kw_only=True):
 class Finding(Struct, frozen=True, kw_only=True):
     """The verdict on a setting.
 
-    `gain` and `accuracy` are medians, or None if there are no pairs of trials.
+    `gain` and `accuracy` are medians over the pairs of trials, or None if there are no pairs.
     """
 
     setting: Setting
@@ -287,7 +291,10 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def hopeless(pairs: Sequence[Pair]) -> bool:
-    """Return whether the median gain stays below `LEAST_GAIN` whatever the missing pairs show."""
+    """Return whether the median gain can no longer reach `LEAST_GAIN`.
+
+    The trials that are still missing are assumed to have an infinite gain.
+    """
     missing = [math.inf] * (PAIRS - len(pairs))
     return bool(pairs) and statistics.median([*(p.gain for p in pairs), *missing]) < LEAST_GAIN
 
@@ -353,7 +360,7 @@ def judge(
 
 
 def winners(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the best helpful setting of each group, with the most effective one first."""
+    """Return the best helpful setting of each group, the most effective first."""
     best: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda f: f.gain or 0.0, reverse=True):
         if finding.verdict == "helps":

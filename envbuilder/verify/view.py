@@ -1,6 +1,6 @@
 """Show a report as sections of facts and tables, on a terminal or as one HTML page.
 
-A page needs no network and runs no script.
+An HTML page loads nothing from the network and runs no script.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ _COLOURS = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
 
 
 class Word(Struct, frozen=True):
-    """A word of a verdict, and the tone that determines its color."""
+    """A word of a verdict, with the tone that determines its color."""
 
     word: str
     tone: Tone
 
 
 class Fact(Struct, frozen=True):
-    """A labeled value, with a note shown next to it and a highlighted doubt about the value."""
+    """A labeled value, with an optional note and an optional doubt about the value.
+
+    Both are shown next to the value, and the doubt is highlighted.
+    """
 
     label: str
     value: str
@@ -45,7 +48,7 @@ class Fact(Struct, frozen=True):
 
 
 class Curve(Struct, frozen=True, kw_only=True):
-    """Losses over steps as an SVG path in a frame of 100 × 100, with the labels of its axes.
+    """A curve of losses over steps, as an SVG path in a frame of 100 × 100, with axis labels.
 
     `spoken` describes the curve for screen readers.
     """
@@ -62,7 +65,7 @@ class Curve(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A part of a report; it is not shown if it has no facts, rows, notes or curve."""
+    """A section of a report; it is not shown if it has no facts, rows, notes or curve."""
 
     title: str
     facts: Sequence[Fact] = ()
@@ -78,7 +81,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
-    """Return a section with the loss curve of a training run, plotted over its steps."""
+    """Return a section that contains the loss curve of a training run."""
     drawn = curve(losses)
     wrong = []
     if drawn and drawn.missing:
@@ -193,7 +196,7 @@ def styled(cell: str | Word) -> Any:
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """The content of a page: a heading with its verdict, then sections."""
+    """The content of an HTML page: a heading with its verdict, followed by sections."""
 
     heading: str
     title: str = ""
@@ -240,9 +243,9 @@ def templates() -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Return a string without characters that could deceive a reader or break the page.
+    """Return a string without the characters that could deceive a reader or break the page.
 
-    Return any value that is not a plain string unchanged.
+    Return a value unchanged if it is not a plain string.
     """
     # Markup is a subclass, and done.
     if type(value) is str:
@@ -251,7 +254,7 @@ def _shown(value: Any) -> Any:
 
 
 def _code(sentence: str) -> Any:
-    """Return a sentence as escaped HTML, with text in backquotes as `<code>`."""
+    """Return a sentence as escaped HTML, with text in backquotes turned into `<code>` elements."""
     from markupsafe import Markup, escape
 
     # Escaping adds no backquotes, and changes none.

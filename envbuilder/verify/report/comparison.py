@@ -57,14 +57,15 @@ FOOTNOTES = {
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """The values of one report. Durations are in seconds and exclude evaluation.
+    """The values of one report; durations are in seconds and exclude evaluation.
 
     `cpu_seconds` and `accelerator_seconds` are the durations of first epochs, because every report
-    has a first epoch. An epoch of the verified device counts only if that device did the work.
-    `speedup` is the ratio of these two durations, and thus compares like with like.
-    `images_per_second` is the speed of the last epoch. `peak_bytes` is the framework's peak use of
-    the device's memory, or of the machine's memory on the CPU. `start_seconds` is the time from the
-    start of the process to the end of its first training step, including imports and compilation.
+    has a first epoch. An epoch on the verified device is included only if that device did the work.
+    `speedup` is the ratio of these two durations, so both sides of the ratio include the same kind
+    of work. `images_per_second` is the speed of the last epoch. `peak_bytes` is the framework's
+    peak use of the device's memory, or of the machine's memory if the device is the CPU.
+    `start_seconds` is the time from the start of the process to the end of its first training step,
+    including imports and compilation.
     """
 
     file: str
@@ -92,15 +93,15 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def standard(self) -> bool:
-        """Return whether the epoch is the standard epoch that `STANDARD` describes."""
+        """Whether the epoch is the standard epoch that `STANDARD` describes."""
         return not self.quick and (self.images, self.precision) == STANDARD
 
 
 def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
-    """Return one row per report, sorted by time on the accelerator, then by time on the CPU.
+    """Return one row per report, sorted by the accelerator's epoch time, then by the CPU's.
 
-    Rows that cannot be compared with the others come last: first those of busy machines, then
-    those with a non-standard epoch, then those of failed verifications.
+    Rows that cannot be compared with the others come last: first those of busy machines, then those
+    with a non-standard epoch, then those of failed verifications.
     """
 
     def order(row: Row) -> tuple[Any, ...]:
@@ -153,9 +154,9 @@ def _row(stored: StoredReport) -> Row:
 
 
 def _date(time: str) -> str:
-    """Return the date contained in a time such as 20261122T091500Z.
+    """Return the date in a timestamp such as 20261122T091500Z, in the form 2026-11-22.
 
-    Return an empty string if the time has another form.
+    Return an empty string if the timestamp has another form.
     """
     match = re.fullmatch(r"(\d{4})(\d{2})(\d{2})T\d{6}Z", time)
     if match:
@@ -190,7 +191,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def filled(shown: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the headings and rows of a table, without the columns that are empty in all rows."""
+    """Return a table's header row and data rows, without the columns that are empty in all rows."""
     columns = zip(COLUMNS, *map(cells, shown), strict=True)
     return list(zip(*(column for column in columns if {*column[1:]} != {"-"}), strict=True))
 
@@ -202,7 +203,7 @@ def _amount(value: float | None, unit: str) -> str:
 
 
 def markdown(shown: Sequence[Row]) -> str:
-    """Return the table and its footnotes as Markdown, with all markup in cells escaped."""
+    """Return the table and its footnotes as Markdown, with all markup in the cells escaped."""
     table = markdown_table(COLUMNS, map(cells, shown), {*map(COLUMNS.index, NUMBERS)})
     return table + "".join(f"\n{escaped_markdown(note)}\n" for note in footnotes(shown))
 
@@ -210,7 +211,10 @@ def markdown(shown: Sequence[Row]) -> str:
 def markdown_table(
     columns: Sequence[str], rows: Iterable[Iterable[str]], right: Collection[int] = ()
 ) -> str:
-    """Return a table as Markdown; `right` holds the indices of the right-aligned columns."""
+    """Return a table as Markdown.
+
+    `right` contains the indices of the columns to align to the right.
+    """
     rules = ["---:" if place in right else "---" for place in range(len(columns))]
     lines = [columns, rules, *([*map(escaped_markdown, row)] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,4 +1,4 @@
-"""Check a report against the request, its own sums, and the lifetime of the payload's process.
+"""Check a report against the request, its own totals, and the lifetime of the payload's process.
 
 An environment may report anything, so a report is compared with facts that are known outside the
 environment: the request, the data, and how long the process ran.
@@ -56,7 +56,10 @@ measurements.
 
 
 class Gates(NamedTuple):
-    """Results that a training run must reach. Losses are mean cross-entropies in nats."""
+    """The accuracy and losses that a training run must reach.
+
+    Losses are mean cross-entropies in nats.
+    """
 
     accuracy: float
     """Lowest accepted fraction of correct answers in the blind test."""
@@ -76,7 +79,7 @@ of 97.5 %, the limit is 0.42. A network that learned nothing has a loss of ln 10
 
 
 def gates_at(accuracy: float) -> Gates:
-    """Return the gates for a stated accuracy."""
+    """Return the gates that correspond to a required accuracy."""
     loss = LOSS_AT_NO_ERROR + LOSS_PER_ERROR * (1 - accuracy)
     return Gates(accuracy, loss, loss)
 
@@ -100,8 +103,8 @@ FULL = Gates(0.972, 0.24, 0.1)
 def gates_for(data: Dataset, epochs: int, stated: float | None) -> Gates:
     """Return the gates for a training run.
 
-    If an accuracy is `stated`, the gates are derived from it. Otherwise, they depend on the number
-    of images and epochs.
+    If the required accuracy is `stated`, the gates are derived from it. Otherwise, they depend on
+    the number of images and epochs.
     """
     if stated is not None:
         return gates_at(stated)
@@ -113,7 +116,7 @@ def gates_for(data: Dataset, epochs: int, stated: float | None) -> Gates:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """The parameters of a verification, which its report must repeat."""
+    """The requested parameters of a verification, which its report must repeat."""
 
     device: str
     name: str
@@ -183,7 +186,7 @@ def contradictions(request: Request, measured: Measured, seconds: float) -> list
 
 
 def matmul_rate(measured: Measured) -> Check | None:
-    """Return a warning if the last epoch's compute rate is implausible, or None if it is not.
+    """Return a warning if the last epoch's compute rate is implausibly high, otherwise None.
 
     The rate is implausible if it exceeds the rate of the matrix product that was measured after the
     epoch by more than the tolerance (`MOST_MATMUL_SHARE`). The warning does not change the verdict,

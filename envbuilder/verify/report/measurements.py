@@ -1,4 +1,4 @@
-"""Types with range constraints for the setup and the measurements of a verification."""
+"""Types with range constraints for the settings and the measurements of a verification."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Dataset(Struct, frozen=True, kw_only=True):
-    """The data set: its numbers of training and test images, and the SHA-256 of each file."""
+    """The data set: its numbers of training and test images, and the SHA-256 of every file."""
 
     name: str | None = None
     train: Size | None = None
@@ -27,7 +27,7 @@ class Dataset(Struct, frozen=True, kw_only=True):
 
 
 class Framework(Struct, frozen=True, kw_only=True):
-    """The framework, the interpreter, and the extensions that were searched for."""
+    """The framework, the interpreter, and the extensions that the payload looked for."""
 
     name: str | None = None
     version: str | None = None
@@ -50,9 +50,9 @@ class Precision(Struct, frozen=True, kw_only=True):
 
 
 class Threads(Struct, frozen=True, kw_only=True):
-    """The framework's number of threads, the CPU quota, and the allocator.
+    """The framework's number of threads, the CPU quota, and the memory allocator.
 
-    `allocator` is the path of a library, or `libc`.
+    `allocator` is the path of the allocator's library, or `libc`.
     """
 
     framework: Size | None = None
@@ -61,9 +61,9 @@ class Threads(Struct, frozen=True, kw_only=True):
 
 
 class Origins(Struct, frozen=True, kw_only=True):
-    """The caller's variables that decided which code ran, with their values.
+    """The caller's environment variables that affected which code ran, with their values.
 
-    `as_found` says whether the caller's variables decided this.
+    If `as_found` is true, the payload was not isolated from these variables.
     """
 
     as_found: bool
@@ -88,7 +88,7 @@ class Cpu(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Size of the machine's memory, limit of the container or cgroup, and size of /dev/shm."""
+    """The sizes of the machine's memory and of /dev/shm, and the container's or cgroup's limit."""
 
     total_bytes: Size | None = None
     limit_bytes: Size | None = None
@@ -110,11 +110,11 @@ class Host(Struct, frozen=True, kw_only=True):
 class Contention(Struct, frozen=True, kw_only=True):
     """Competition for the CPU during one timed piece of work.
 
-    A value is null if it could not be counted on this machine. `cpus` and `quota` limit the
+    A value is null if it could not be measured on this machine. `cpus` and `quota` limit the
     process. `threads` is the framework's number of threads, or null if an accelerator did the work.
-    The pressure values state how long at least one task waited for a CPU, on the whole machine and
-    in the process's own cgroup. `other_seconds` is the CPU time that other processes used, and
-    `steal_seconds` is the CPU time that a hypervisor took. Both are summed over the CPUs.
+    The pressure values state for how long at least one task waited for a CPU, on the whole machine
+    and in the process's own cgroup. `other_seconds` is the CPU time that other processes used, and
+    `steal_seconds` is the CPU time that a hypervisor took. Both are totals over all CPUs.
     """
 
     seconds: NotNegative
@@ -179,10 +179,11 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
 
 class Repeated(Struct, frozen=True, kw_only=True):
-    """A training step that was repeated outside of the environment, in float64.
+    """A training step that was repeated in float64 outside of the environment.
 
-    Steps are counted from 1 over all epochs. `error` is the largest error of any array that the
-    step changes, relative to that array's change. `array` is the name of that array.
+    Steps are counted from 1 over all epochs. `error` is the largest error among the arrays that the
+    step changes, where an array's error is relative to its change. `array` is the name of the array
+    with this error.
     """
 
     step: Count

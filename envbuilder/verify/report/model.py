@@ -1,4 +1,4 @@
-"""The verification report: its schema, validation of the payload's part, assembly and encoding."""
+"""The verification report: its schema, validation, assembly and encoding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TOO_LARGE = 2**64
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """The requested device, and facts about the device that did the work."""
+    """The requested device, and information about the device that did the work."""
 
     requested: str
     used: str | None
@@ -62,7 +62,7 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Epoch(Struct, frozen=True, kw_only=True):
-    """One training pass, with its times (which exclude evaluation), its loss and its accuracy.
+    """One training epoch, with its durations (which exclude evaluation), its loss and its accuracy.
 
     `accuracy` is the fraction of the test set that was classified correctly.
     """
@@ -76,7 +76,7 @@ class Epoch(Struct, frozen=True, kw_only=True):
 
 
 class Baseline(Struct, frozen=True, kw_only=True):
-    """A first training pass on the CPU, with which the device's first pass is compared."""
+    """A first training epoch on the CPU, with which the device's first epoch is compared."""
 
     seconds: float | None = None
     data_seconds: float | None = None
@@ -87,9 +87,9 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """A training run: all of its passes, and its parameters.
+    """A training run: its epochs and its parameters.
 
-    `losses` holds (step, loss) pairs for some of the steps. A loss is null if it is not finite.
+    `losses` contains (step, loss) pairs for some of the steps. A loss is null if it is not finite.
     """
 
     epochs: tuple[Epoch, ...]
@@ -132,7 +132,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
 
 class ScalingDevice(Struct, frozen=True, kw_only=True):
-    """One device that trained alone; its speed is null if it failed."""
+    """A device that was trained on alone; its speed is null if this training failed."""
 
     index: Annotated[int, Meta(ge=0)]
     name: str | None = None
@@ -143,9 +143,9 @@ class ScalingDevice(Struct, frozen=True, kw_only=True):
 class Scaling(Struct, frozen=True, kw_only=True):
     """The result of data-parallel training on several devices.
 
-    Values are null if nothing ran in parallel. `batch` is the global batch size, which is 64 per
-    rank (weak scaling). `efficiency` is the joint speed of all devices divided by the sum of their
-    individual speeds.
+    The values of the joint training are null if nothing ran in parallel. `batch` is the global
+    batch size, which is 64 per rank (weak scaling). `efficiency` is the joint speed of all devices
+    divided by the sum of their individual speeds.
     """
 
     devices: tuple[ScalingDevice, ...]
@@ -191,22 +191,25 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
-        """Return the training passes; empty if nothing was trained."""
+        """The training epochs; empty if nothing was trained."""
         if self.training:
             return self.training.epochs
         return ()
 
     @property
     def partial(self) -> bool:
-        """Return whether only a subset of the data was used, on request or for lack of data."""
+        """Whether only a subset of the data was used.
+
+        The subset was either requested or the only data that was available.
+        """
         return self.quick or self.dataset.subset
 
     @property
     def epoch_seconds(self) -> tuple[float | None, float | None]:
-        """Return the seconds of the first epoch, and the median seconds of the later, warm epochs.
+        """The duration of the first epoch and the median duration of the later epochs, in seconds.
 
-        Both are None if the report has no epochs or a duration is implausible. The second is None
-        if there is only one epoch.
+        The later epochs are called warm. Both values are None if the report has no epochs or if a
+        duration is implausible. The median is None if there is only one epoch.
         """
         seconds = [s for e in self.epochs if (s := plausible(e.seconds)) is not None]
         if not seconds or len(seconds) != len(self.epochs):
@@ -215,7 +218,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     @property
     def effective_precision(self) -> str:
-        """Return the effective precision, such as "float32" or "tf32"; empty if not reported."""
+        """The effective precision, such as "float32" or "tf32"; empty if it was not reported."""
         if self.precision is None:
             return ""
         return printable(effective(msgspec.to_builtins(self.precision)))
@@ -230,10 +233,10 @@ class Measured(Struct, frozen=True, kw_only=True):
 class Report(Measured, frozen=True, kw_only=True):
     """A complete report: the payload's values, and envbuilder's own facts about the environment.
 
-    This class adds envbuilder's own keys, which are on the same level as the keys of `Measured`.
+    This class adds envbuilder's keys, which are on the same level as the keys of `Measured`.
     `against` is present after a comparison with an earlier report. `speed` says whether the times
-    count. They are not judged if the machine was busy, which does not change the verdict. Older
-    reports have neither `speed` nor `speed_reason`.
+    may be compared with those of other reports. If the machine was busy, they may not be compared,
+    but this does not change the verdict. Older reports have neither `speed` nor `speed_reason`.
     """
 
     profile: str | None = None
@@ -254,9 +257,9 @@ class Report(Measured, frozen=True, kw_only=True):
 
     @property
     def speed_counts(self) -> bool:
-        """Return whether the report's times may be compared.
+        """Whether the report's times may be compared with those of other reports.
 
-        Return True for reports that have neither `speed` nor `speed_reason`.
+        This is True for older reports, which have neither `speed` nor `speed_reason`.
         """
         return self.speed == "judged" or (self.speed is None and self.speed_reason is None)
 
@@ -282,10 +285,10 @@ def check(data: Any) -> Report:
     """Return a report as typed data; raise `VerifyError` if it is not valid.
 
     A report is untrusted, since an environment may send anything. No number in it may be NaN or
-    infinite. A report that did not fail must have used the requested device, contain trained epochs
-    with a duration and an accuracy, and contain no failed check. All code that stores, compares or
-    shows a report gets it from this function. The function also accepts the payload's part of a
-    report on its own.
+    infinite. A report that did not fail must have used the requested device. It must contain
+    trained epochs with a duration and an accuracy, and no failed check. All code that stores,
+    compares or shows a report gets it from this function. The function also accepts only the
+    payload's part of a report.
     """
     schema = data.get("schema") if isinstance(data, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:
@@ -305,7 +308,7 @@ def check(data: Any) -> Report:
 
 
 def check_scaling(data: Any) -> Scaling:
-    """Return the payload's report on several devices as typed data.
+    """Return the payload's multi-device report as typed data.
 
     Raise `VerifyError` if the report is not valid.
     """
@@ -373,8 +376,9 @@ def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:
 def _unusable_number(data: Any) -> str:
     """Return a message if any number is NaN, infinite or too large, otherwise an empty string.
 
-    Python's JSON parser accepts NaN, which never exceeds a limit in a comparison. The parser also
-    accepts integers of any size, which raise an exception in arithmetic with floats.
+    Python's JSON parser accepts NaN, which passes every check for a maximum because no comparison
+    with NaN is true. The parser also accepts integers of any size, which raise an exception in
+    arithmetic with floats.
     """
     waiting = [data]
     while waiting:
@@ -391,9 +395,10 @@ def _unusable_number(data: Any) -> str:
 
 
 def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole report: the facts (profile, artifact, host …), then the payload's data.
+    """Return the whole report: envbuilder's facts, followed by the payload's data.
 
-    The facts take precedence over keys of the same name in the payload's data.
+    The facts are, for example, the profile, the artifact and the host. They take precedence over
+    keys of the same name in the payload's data.
     """
     own = {"schema": SCHEMA, **facts}
     return {**own, **data, **own}

@@ -57,11 +57,11 @@ margin."""
 
 
 def yardstick(path: Path, *, quick: bool) -> StoredReport:
-    """Read the earlier report that a new report will be compared with.
+    """Read the earlier report with which a new report will be compared.
 
     `quick` says whether the new verification trains on a subset of the images. Raise `InvalidError`
     if the file is damaged, if its verification failed, or if it trained on different images than
-    the new verification will. Checking this first avoids a useless training run.
+    the new verification will. Reading it before the training avoids a useless training run.
     """
     earlier = read(path)
     _require_usable(earlier)
@@ -71,7 +71,7 @@ def yardstick(path: Path, *, quick: bool) -> StoredReport:
 
 
 def judge(report: dict[str, Any], earlier: StoredReport) -> dict[str, Any]:
-    """Return the report with the check "against" added, which compares it with an earlier report.
+    """Compare a report with an earlier one, and return it with the check "against" added.
 
     Raise `InvalidError` if the two reports cannot be compared.
     """
@@ -97,7 +97,7 @@ def _require_usable(earlier: StoredReport) -> None:
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """The outcome of a comparison: the check's status and detail, and the figures for `against`."""
+    """The outcome of a comparison: the check's status and detail, and the numbers for `against`."""
 
     status: Literal["passed", "warning", "failed"]
     detail: str
@@ -107,15 +107,15 @@ class Compared(Struct, frozen=True, kw_only=True):
 def compare(new: Report, earlier: StoredReport) -> Compared:
     """Compare two reports; the new one fails if it is slower or less accurate.
 
-    Speed: the durations of warm epochs are compared if both reports have warm epochs, otherwise
-    those of the first epochs. The ratio may be at most `MAX_SLOWDOWN`. Speed is not compared if the
-    machine was busy during either verification.
+    Speed: the durations of warm epochs are compared if both reports have warm epochs. Otherwise,
+    the durations of the first epochs are compared. The new duration may be at most `MAX_SLOWDOWN`
+    times the earlier one. Speed is not compared if the machine was busy during either verification.
 
     Accuracy: the accuracies after the largest number of epochs that both reports contain are
     compared. The new accuracy may be lower by at most `ACCURACY_MARGIN`.
 
-    Raise `InvalidError` if the images differ. The check lists the differences in machine, framework
-    and precision.
+    The detail of the result lists the differences in machine, framework and precision. Raise
+    `InvalidError` if the two verifications used different images.
     """
     _require_usable(earlier)
     before = earlier.report
@@ -228,7 +228,7 @@ def _unequal(*pairs: tuple[str, object, object]) -> list[str]:
 
 
 def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
-    """Return the kind of epochs to compare, and their new and earlier durations in seconds.
+    """Return the kind of epochs to compare, with their new and earlier durations in seconds.
 
     The kind is "warm" if both reports have warm epochs, otherwise "first".
     """
@@ -241,7 +241,7 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
 
 
 def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
-    """Return the number of epochs to compare, and the new and earlier accuracy after them.
+    """Return the number of epochs to compare, with the new and earlier accuracies after them.
 
     Raise `InvalidError` if there is no epoch for which both reports have an accuracy.
     """
@@ -269,7 +269,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """Return the judgment in words, as a table row."""
+        """The judgment in words, as a table row."""
         return self.report, _WORDS[self.status], self.detail
 
 

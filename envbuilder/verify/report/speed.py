@@ -1,9 +1,9 @@
-"""Decide whether the times of a report count, or whether other work disturbed them.
+"""Decide whether a report's times may be compared, or whether other work disturbed them.
 
-All functions are pure. A busy machine is not a slow machine: its times do not show a regression,
-and nothing may be compared with them. The thresholds come from measurements on two cores
-(docs/evidence/tried.md#a-busy-machine). Contention that uses no CPU time (for memory bandwidth,
-caches or a shared GPU) cannot be detected here.
+All functions are pure. A busy machine is not the same as a slow one: its times do not show a
+regression, and nothing may be compared with them. The thresholds come from measurements on two
+cores (docs/evidence/tried.md#a-busy-machine). Contention that uses no CPU time (for memory
+bandwidth, caches or a shared GPU) cannot be detected here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _NAMED = 3
 def with_speed(report: dict[str, Any]) -> dict[str, Any]:
     """Return the whole report with `speed` and `speed_reason` added.
 
-    If its times were not confirmed from outside, the report's key `untimed` says why.
+    If envbuilder could not confirm the times with its own clock, the report's key `untimed` already
+    contains the reason.
     """
     measured = model.check(report)
     if not measured.epochs:
@@ -81,7 +82,7 @@ def with_speed(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def disturbance(contention: Mapping[str, Contention]) -> str:
-    """Return why the times do not count, or an empty string if no disturbance is known."""
+    """Return why the times may not be compared, or an empty string if no disturbance is known."""
     reasons = [
         f"{printable(name, 60)}: {reason}"
         for name, facts in contention.items()
@@ -98,9 +99,9 @@ def disturbance(contention: Mapping[str, Contention]) -> str:
 def busy(facts: Contention) -> str:
     """Return how other work disturbed one timed piece of work, or an empty string if it did not.
 
-    Time spent waiting for a CPU counts as a disturbance, unless the environment's own limits
-    explain it. If they do, or if the pressure is unknown, work on the CPU is judged by the CPU time
-    that it used. Work that hardly ran was disturbed in any case.
+    Time spent waiting for a CPU is regarded as a disturbance, unless the environment's own limits
+    explain it. If they do, or if the time spent waiting is unknown, the decision depends on how
+    much CPU time the work used. Work that hardly ran was disturbed in any case.
     """
     if facts.seconds < SHORTEST_SECONDS:
         return ""
@@ -131,7 +132,7 @@ def busy(facts: Contention) -> str:
 
 
 def limitation(contention: Mapping[str, Contention]) -> str:
-    """Return which of the environment's own limits slowed the work, or an empty string.
+    """Return which of the environment's own limits slowed the work, or an empty string if none did.
 
     Such a limit has the same effect on any machine.
     """
