@@ -229,10 +229,7 @@ class _Member(tarfile.TarInfo):
 
 
 def _require_plain(member: tarfile.TarInfo) -> None:
-    """Raise `ValueError` if a member is sparse, or if its header contains an impossible value.
-
-    Impossible values are those that no file system supports.
-    """
+    """Raise `ValueError` if a member is sparse or has a header value that file systems reject."""
     name = shown(member.name)
     if member.issparse():
         raise ValueError(f"{name} is a sparse file")
@@ -394,7 +391,8 @@ def path_objection(path: str) -> str:
 def reserved_objection(path: str, *, with_python: bool) -> str:
     """Return the reason why a package may not install this path below a prefix, or "" if it may.
 
-    With `with_python`, the paths that belong to an interpreter are reserved, too.
+    If `with_python` is true, the paths of the interpreter, such as `bin/python`, are reserved as
+    well as those that only builds may write to.
     """
     plain = path.casefold()
     if any(plain == own or plain.startswith(f"{own}/") for own in _RESERVED) or (
@@ -491,7 +489,10 @@ def _of_tar(tar: Tar) -> Iterator[_Entry]:
 def _write(
     entries: Iterator[_Entry], folder: Path, limit: int, only: re.Pattern[str] | None
 ) -> None:
-    """Write an archive's entries, and links last, so that no file is written through a link."""
+    """Write an archive's entries, with links last so that no file is written through a link.
+
+    Raise `ValueError` if a path is unsafe or a limit is exceeded.
+    """
     links: dict[str, str] = {}
     for number, entry in enumerate(entries):
         path = posixpath.normpath(entry.path) if entry.path.strip("/") else "."
@@ -516,7 +517,10 @@ def _write(
 
 
 def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
-    """Write a file and return how many bytes of the limit remain."""
+    """Write a file and return how many bytes of the limit remain.
+
+    Raise `ValueError` if the limit is exceeded, or if a hard link's target is not an unpacked file.
+    """
     destination = folder / path
     destination.parent.mkdir(parents=True, exist_ok=True)
     if entry.kind == "copy":
@@ -540,7 +544,7 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
 def leads_out(path: str, target: str) -> bool:
     """Return whether a link at `path` to `target` leads out of the folder.
 
-    Both are relative to the folder that contains all paths.
+    `path` is relative to the folder, and `target` is relative to the link's own folder.
     """
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).startswith(
         ("/", "..")

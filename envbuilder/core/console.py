@@ -97,7 +97,7 @@ def result(line: str = "") -> None:
 
 
 def document(text: str) -> None:
-    """Print a document to stdout. Only control characters are changed: they are escaped."""
+    """Print a document to stdout with its control characters escaped and nothing else changed."""
     print(escaped_lines(text), end="" if text.endswith("\n") else "\n", flush=True)
 
 

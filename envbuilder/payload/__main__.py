@@ -1,4 +1,7 @@
-"""Entry point of ``python -m envbuilder.payload``; the zipapp's also calls ``main``."""
+"""Entry point of ``python -m envbuilder.payload``.
+
+The zipapp has its own, which also calls ``main``.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ PARALLEL_SECONDS = 600
 
 
 def parser() -> argparse.ArgumentParser:
-    """Build the parser. It allows no abbreviations: a new option must not change an old script."""
+    """Build the parser, which rejects abbreviated options so that new options break no script."""
     top = argparse.ArgumentParser(
         prog="payload", description="Prove that this environment trains.", allow_abbrev=False
     )
@@ -127,7 +127,7 @@ def _add_parallel(commands: Any) -> None:
 
 
 def index(text: str) -> int:
-    """Parse the number of a device, from 0."""
+    """Parse a device number, which counts from 0. Raise ArgumentTypeError if it is negative."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
@@ -135,7 +135,7 @@ def index(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """Parse an integer from 1."""
+    """Parse a positive integer. Raise ArgumentTypeError if it is less than 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")

@@ -1,8 +1,8 @@
 """The checks of a verification: what each one examines, and the sentence it reports.
 
-A check returns a status and a detail, or raises CheckError. Checks judge what a framework and other
-modules observed; ``verify`` decides which of them run, and when. They hold for every framework;
-those of PyTorch alone are in ``torch_checks``.
+A check returns a status and a detail, or raises CheckError. It evaluates what the framework and
+other modules observed; ``verify`` decides which checks run, and when. The checks here apply to
+every framework; those for PyTorch alone are in ``torch_checks``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_import(run: Run) -> Result:
 
 
 def check_dataset(data: Dataset) -> Result:
-    """Check by hash that the data are MNIST or the shipped subset."""
+    """Check by hash that the data are MNIST or the shipped subset. Return a warning if not."""
     counts = f"{data.train.count} training and {data.test.count} test images of {data.name}"
     if data.genuine:
         return PASSED, counts
@@ -52,7 +52,10 @@ def check_dataset(data: Dataset) -> Result:
 
 
 def check_step(run: Run) -> Result:
-    """Require finite losses and the recorded steps, which are proven by being repeated outside."""
+    """Require that all losses are finite and that every requested step was recorded.
+
+    The core repeats the recorded steps outside the environment, which proves them.
+    """
     losses = [epoch["loss"] for epoch in run.epochs]
     if not all(map(math.isfinite, losses)):
         raise CheckError(f"the training loss is not finite: {losses}")
@@ -64,7 +67,7 @@ def check_step(run: Run) -> Result:
 
 
 def check_answers(run: Run, framework: Framework, job: Job) -> Result:
-    """Answer the blind test with the trained network; the core, which sent it, also scores it."""
+    """Answer the core's blind test with the trained network. The core scores the answers."""
     assert run.options.questions is not None
     count = outside.answer(framework, job, run.options.questions, run.events)
     return PASSED, f"{count} images without labels were answered"
@@ -78,12 +81,12 @@ def device_problems(
     growth: Optional[int],
     needed: int,
 ) -> Tuple[List[str], str]:
-    """Return why the work was not done on the accelerator, and a sentence on the evidence.
+    """Return the reasons why the accelerator did not do the work, and a sentence on the evidence.
 
-    ``devices`` are the device types of parameters, gradients and activations in a training step,
-    ``device_type`` is what the framework calls a device of the accelerator. ``growth`` is by how
-    many bytes the device's memory grew from before the training to after it, None if the framework
-    does not count them; ``needed`` is the size of the data alone.
+    ``devices`` are the device types of the parameters, gradients and activations in a training
+    step. ``device_type`` is the framework's name for a device of the accelerator. ``growth`` is the
+    number of bytes by which the device's memory grew during the training, or None if the framework
+    does not count them. ``needed`` is the size of the data in bytes.
     """
     unjudged = f"what ran is not judged: {observation.unjudged}" if observation.unjudged else ""
     sentences = []
@@ -128,7 +131,7 @@ def check_device_used(
 
 
 def check_precision(run: Run, before: Dict[str, Any], dtypes: Tuple[str, ...]) -> Result:
-    """Require the stated precision both before and after the training, and in its tensors."""
+    """Require that the stated precision was in effect before, during and after the training."""
     assert run.precision is not None
     require_none(precision.problems(run.options.precision, before, run.precision, dtypes))
     return PASSED, f"{run.options.precision} throughout"
@@ -159,7 +162,7 @@ def check_measurements(run: Run, framework: Framework) -> Result:
 
 
 def check_clock(run: Run) -> Result:
-    """Require that all clocks agree on the durations of the run and its epochs, none zero."""
+    """Require that the clocks agree on each duration, and that no epoch took zero seconds."""
     problems, text = clock.problems(run.started, clock.read())
     for name, (before, after) in run.intervals.items():
         problems += [f"{name}: {problem}" for problem in clock.problems(before, after)[0]]
@@ -171,7 +174,7 @@ def check_clock(run: Run) -> Result:
 
 
 def check_kernels(run: Run) -> Result:
-    """Require that the kernels named by the profile ran."""
+    """Require that the kernels named in the environment's profile ran."""
     present: List[str] = []
     missing: List[str] = []
     for prefix in run.options.required_kernels():
@@ -188,7 +191,7 @@ def check_kernels(run: Run) -> Result:
 
 
 def _places(run: Run, prefix: str) -> Dict[str, Optional[Observation]]:
-    """Return what was seen in each place where kernels of this prefix must run."""
+    """Map each phase in which kernels with this prefix must run to what the profiler saw there."""
     if not prefix.startswith(COMPILED_ONLY):
         return {"training": run.observed}
     observed = next((o.observed for o in run.outcomes if o.backend == "zentorch"), {})

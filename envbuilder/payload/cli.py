@@ -60,12 +60,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def become(command: Sequence[str]) -> int:
-    """Replace this process with ``command``; return only if that is impossible.
+    """Replace this process with ``command``. Return an exit code only if that fails.
 
-    This is the image's entrypoint. Returns 127 if the command does not exist, 126 if it cannot be
-    executed, 2 if none was given. ``OMP_NUM_THREADS`` is derived from affinity, quota and cores,
-    unless it is already set. It must be set before the command starts, because OpenMP reads it
-    once, when it is loaded.
+    This is the image's entrypoint. The exit code is 127 if the command does not exist, 126 if it
+    cannot be executed, and 2 if none was given. ``OMP_NUM_THREADS`` is derived from the CPU
+    affinity, quota and cores, unless it is already set. It must be set before the command starts,
+    because OpenMP reads it once, when it is loaded.
     """
     if not command:
         print("payload exec: no command given: payload exec -- CMD [ARG...]", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Events on stdout: one JSON object per line, and no output of libraries."""
+"""Events on stdout, one JSON object per line. The output of libraries goes to stderr."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def take_stdout() -> TextIO:
 
 
 class Events:
-    """Writes events, one per line, flushed at once; the report names the run that it belongs to."""
+    """A writer of events, one per line, flushed at once. The report states the id of its run."""
 
     def __init__(
         self, stream: TextIO, run_id: str = "", clock: Callable[[], float] = time.monotonic
@@ -46,8 +46,8 @@ class Events:
     ) -> None:
         """Write that ``done`` of ``total`` steps are finished, at most about twice a second.
 
-        ``loss`` fetches the loss of the last step from the device. It is called for events that are
-        written only, since it waits for the device.
+        ``loss`` fetches the loss of the last step from the device. It is called only for events
+        that are written, since it waits for the device.
         """
         now = self._clock()
         recent = self._last_progress is not None and now - self._last_progress < PROGRESS_INTERVAL
@@ -60,11 +60,11 @@ class Events:
         self.write("progress", **content)
 
     def answers(self, first: int, classes: List[int], scores: List[List[float]]) -> None:
-        """Write the answers for images from ``first`` on: classes and log-probabilities."""
+        """Write the classes and log-probabilities of the images from number ``first`` on."""
         self.write("answers", first=first, classes=classes, scores=finite(scores))
 
     def report(self, report: Dict[str, Any]) -> None:
-        """Write the final event. Numbers that are not finite become null: JSON has no NaN."""
+        """Write the final event. Non-finite numbers become null, since JSON has no NaN."""
         self.write("report", run_id=self._run_id, report=finite(report))
 
     def write(self, event: str, **content: Any) -> None:

@@ -1,8 +1,8 @@
-"""What the judgement requires of a framework; each framework is one module that provides it.
+"""The interface that a framework must provide to be verified. Each framework is one module.
 
-``verify`` and ``checks`` call nothing else, so that another framework is a row in the table and a
-module. An *array* is the framework's own, on the device unless stated otherwise; a *loss* is a
-number that may still be on its way there.
+``verify`` and ``checks`` use only this interface, so a new framework takes only a row in the table
+and a module. An *array* is the framework's own, on the device unless stated otherwise. A *loss* is
+a number that the device may still be computing.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Observation:
-    """The kernels that the profiler saw, or why that is not judged in this release."""
+    """The kernels that the profiler saw, or why this framework's version cannot show them."""
 
     kernels: Tuple[Kernel, ...]
     unjudged: str = ""
 
     @classmethod
     def of(cls, events: Iterable[Tuple[str, bool, float]]) -> Observation:
-        """Add up the microseconds of each name, on the device and not."""
+        """Sum the microseconds of each name, separately for the device and the CPU."""
         spent: Dict[Tuple[str, bool], float] = {}
         for name, on_device, microseconds in events:
             spent[name, on_device] = spent.get((name, on_device), 0.0) + microseconds
@@ -57,7 +57,7 @@ class Observation:
         return [kernel for kernel in self.kernels if kernel.on_device]
 
     def timed(self) -> List[Kernel]:
-        """Return those that took time there: a name without a time is no kernel that ran."""
+        """Return the device kernels that took time. A name without a time did not run."""
         return [kernel for kernel in self.on_device() if kernel.microseconds > 0]
 
     def matching(self, prefix: str) -> List[str]:
@@ -65,7 +65,7 @@ class Observation:
         return sorted({k.name for k in self.kernels if k.name.startswith(prefix)})
 
     def top(self) -> List[str]:
-        """Return the names of the most expensive kernels: the device's own if there are any."""
+        """Return the names of the most expensive kernels, only the device's if there are any."""
         chosen = self.on_device() or list(self.kernels)
         names = [k.name for k in sorted(chosen, key=lambda k: -k.microseconds)]
         return list(dict.fromkeys(names))[:TOP]
@@ -98,7 +98,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Tensors:
-    """One split on a device: images as unsigned bytes and labels as integers, in its order."""
+    """One split on a device, in its original order: images as unsigned bytes, integer labels."""
 
     images: Any
     labels: Any
@@ -106,10 +106,10 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Step:
-    """What one more training step showed.
+    """Observations of an additional training step.
 
-    ``devices`` and ``dtypes`` are those of parameters, gradients and activations, as far as the
-    framework lets them be seen; ``observation`` is what it says has run.
+    ``devices`` and ``dtypes`` are those of the parameters, gradients and activations, as far as the
+    framework reveals them. ``observation`` is what the framework says has run.
     """
 
     devices: Tuple[str, ...]
@@ -118,16 +118,17 @@ class Step:
 
     @classmethod
     def of(cls, arrays: Iterable[Tuple[str, str]], observation: Observation) -> Step:
-        """Return a step by the device type and dtype of each of its arrays."""
+        """Build a step from the device type and dtype of each array, and the observation."""
         devices, dtypes = (tuple(sorted(set(kind))) for kind in zip(*arrays))  # noqa: B905
         return cls(devices, dtypes, observation)
 
 
 class Job(ABC):
-    """One training of the network of PyTorch's MNIST example, with Adadelta, on one device.
+    """A training run of the network in PyTorch's MNIST example, with Adadelta, on one device.
 
-    Two jobs of one seed begin with equal weights and draw equal random numbers, as far as the
-    framework can. ``order`` is the order of images in the last epoch: integers, still an array.
+    Two jobs with the same seed begin with equal weights and draw equal random numbers, as far as
+    the framework allows. ``order`` is an array of integers: the order of the images in the last
+    epoch.
     """
 
     curve: Optional[Curve] = None
@@ -136,15 +137,15 @@ class Job(ABC):
 
     @abstractmethod
     def wait(self, result: Any = None) -> None:
-        """Wait until the device has finished; at least what ``result`` depends on."""
+        """Wait for the device, at least for the work that ``result`` depends on."""
 
     @abstractmethod
     def shuffle(self, data: Tensors) -> None:
-        """Begin an epoch: draw an order of the images, convert and normalise all of them."""
+        """Begin an epoch: shuffle the images, convert them to float32 and normalize them."""
 
     @abstractmethod
     def step(self, first: int, count: int) -> Any:
-        """Train on a batch of the shuffled images and return its mean loss, before the step."""
+        """Train on a batch of the shuffled images and return its mean loss before the step."""
 
     @abstractmethod
     def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
@@ -152,7 +153,10 @@ class Job(ABC):
 
     @abstractmethod
     def snapshot(self) -> List[Any]:
-        """Copy on the device, for each of ``model.NAMES``: the parameter, Adadelta's averages."""
+        """Return copies of each parameter and its averages, in the order of ``model.NAMES``.
+
+        The averages are those that Adadelta keeps. The copies stay on the device.
+        """
 
     @abstractmethod
     def train(self, batch: Any) -> Any:
@@ -164,11 +168,11 @@ class Job(ABC):
 
     @abstractmethod
     def fetch(self, losses: Sequence[Any]) -> List[float]:
-        """Return losses as numbers, all at once; this waits for the device."""
+        """Fetch all losses at once and return them as numbers. This waits for the device."""
 
     @abstractmethod
     def taken(self) -> List[int]:
-        """Return the order of the last epoch."""
+        """Return the order in which the last epoch took the images."""
 
     @abstractmethod
     def labels(self, data: Tensors) -> List[int]:
@@ -176,19 +180,22 @@ class Job(ABC):
 
     @abstractmethod
     def predict(self, images: Any) -> Iterator[Scores]:
-        """Classify images as bytes (N, 28, 28) in evaluation mode, by ``TEST_BATCH``."""
+        """Yield the log-probabilities of uint8 images (N, 28, 28), ``TEST_BATCH`` at a time.
+
+        The network is in evaluation mode.
+        """
 
     @abstractmethod
     def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
-        """Return a function that classifies the first batch of images, and how many these are."""
+        """Return a function that classifies the first batch of images, and that batch's size."""
 
     @abstractmethod
     def summary(self) -> Dict[str, Any]:
-        """Return the ``optimizer``, and what differs from the example's published form."""
+        """Return the ``optimizer`` and the differences from the example's published form."""
 
 
 class Framework(ABC):
-    """An imported framework that is to use one accelerator. Making one imports it."""
+    """An imported framework for use with one accelerator. Its module's ``load`` imports it."""
 
     name: str
     version: str
@@ -199,15 +206,15 @@ class Framework(ABC):
 
     @abstractmethod
     def on_cpu(self) -> Framework:
-        """Return the same framework for the CPU, for the baseline."""
+        """Return the same framework for use on the CPU, where the baseline is trained."""
 
     @abstractmethod
     def facts(self) -> Dict[str, Optional[str]]:
-        """Return version, build ("cpu", "cu130") and the version of the build's runtime."""
+        """Return the version, the build ("cpu", "cu130"), and the version of its runtime."""
 
     @abstractmethod
     def threads(self) -> Dict[str, Optional[int]]:
-        """Return the threads of an operator ("framework") and across operators ("interop")."""
+        """Return the thread counts within ("framework") and across operators ("interop")."""
 
     @abstractmethod
     def require_build(self) -> str:
@@ -215,7 +222,7 @@ class Framework(ABC):
 
     @abstractmethod
     def require_usable(self) -> str:
-        """Compute on the device and compare; raise CheckError with the reason if this fails."""
+        """Return a sentence if the device computes correctly. Raise CheckError if it does not."""
 
     @abstractmethod
     def describe(self) -> Dict[str, Any]:
@@ -226,40 +233,43 @@ class Framework(ABC):
         """Return what the framework calls a device of this accelerator in ``Step.devices``."""
 
     def why_not(self, error: BaseException) -> str:
-        """Return a sentence on an error that says that the build lacks a kernel; else empty."""
+        """Return a sentence if the error says that the build lacks a kernel, or "" otherwise."""
         return ""
 
     @abstractmethod
     def counted(self, what: str) -> Optional[int]:
-        """Return the bytes "allocated" on an accelerator, or their "peak"; None if not counted."""
+        """Return the bytes allocated on an accelerator, or their peak if ``what`` is "peak".
+
+        Return None if the framework does not count them.
+        """
 
     def allocated(self) -> Optional[int]:
         """Return the bytes that the framework holds on the device; None on the CPU."""
         return None if self.accelerator == "cpu" else self.counted("allocated")
 
     def peak(self) -> Optional[int]:
-        """Return their maximum; on the CPU, the peak size of the process."""
+        """Return the peak of ``allocated`` or, on the CPU, the process's peak size in bytes."""
         return hardware.process_peak() if self.accelerator == "cpu" else self.counted("peak")
 
     @abstractmethod
     def wait(self, result: Any = None) -> None:
-        """Wait until the device has finished; at least what ``result`` depends on."""
+        """Wait for the device, at least for the work that ``result`` depends on."""
 
     @abstractmethod
     def state_precision(self, stated: str) -> None:
-        """Undo a lower precision that the framework uses unless told otherwise."""
+        """Switch off any precision below the stated one that the framework uses by default."""
 
     @abstractmethod
     def precision(self) -> Dict[str, Any]:
-        """Return the report's ``precision``: the settings in effect."""
+        """Return the precision settings in effect, as in the report."""
 
     @abstractmethod
     def hold(self, split: Split) -> Tensors:
-        """Copy the used images and labels of a split to the device."""
+        """Copy the first ``split.count`` images and labels of a split to the device."""
 
     @abstractmethod
     def images(self, content: bytes) -> Any:
-        """Copy images, unsigned bytes one after the other, to the device."""
+        """Copy consecutive images, given as unsigned bytes, to the device."""
 
     @abstractmethod
     def content(self, array: Any) -> bytes:
@@ -267,11 +277,11 @@ class Framework(ABC):
 
     @abstractmethod
     def floats(self, arrays: Sequence[Any]) -> bytes:
-        """Return the numbers of arrays as float32, one after the other, copied from the device."""
+        """Return the arrays' numbers as consecutive float32 bytes, copied back from the device."""
 
     @abstractmethod
     def batches(self, data: Tensors, count: int) -> List[Any]:
-        """Return the first batches, normalised, with labels; small data are repeated."""
+        """Return the first ``count`` normalized batches with labels, repeating them if needed."""
 
     @abstractmethod
     def job(self, seed: int) -> Job:
@@ -279,7 +289,7 @@ class Framework(ABC):
 
     @abstractmethod
     def observe(self, job: Job, batch: Any) -> Step:
-        """Train on a batch a few times more, and return what could be seen of it."""
+        """Train on a batch a few more times, and return what could be observed."""
 
     @abstractmethod
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
@@ -291,4 +301,7 @@ class Framework(ABC):
 
     @abstractmethod
     def traffic(self, path: str) -> Optional[Traffic]:
-        """Return what moves bytes along a path of memory; None if this machine has no such path."""
+        """Return a number of bytes and a function that moves them along a memory path.
+
+        Return None if this machine has no such path.
+        """

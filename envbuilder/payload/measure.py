@@ -68,7 +68,7 @@ FULL = Budget(matmul=0.5, bandwidth=0.3, launch=0.2, inference=1.0)
 
 @dataclass
 class Bench:
-    """Inputs of the measurements: ``trained`` for inference."""
+    """The inputs of the measurements. ``trained`` is the job whose inference is measured."""
 
     framework: Framework
     budget: Budget
@@ -82,7 +82,7 @@ class Bench:
         return clock.median_seconds(self.framework.wait, work, budget)
 
     def attempt(self, name: str, work: Callable[[], Any]) -> Any:
-        """Return the result of ``work``, or None with the problem recorded."""
+        """Return the result of ``work``. If it raises, record the problem and return None."""
         try:
             return work()
         except Exception as error:
@@ -96,9 +96,9 @@ def measure(
 ) -> Dict[str, Any]:
     """Return the report's ``measurements``.
 
-    ``epoch`` is the last one, warm; ``peak`` is the peak memory of training in bytes.
-    ``matmul_share`` is the fraction of the measured float32 matmul rate that the epoch's computing
-    reached.
+    ``epoch`` has the timings of the last epoch, when everything is warm. ``peak`` is the peak
+    memory of training in bytes. ``matmul_share`` is the fraction of the measured float32 matmul
+    rate that the epoch's computing reached.
     """
     parts: Dict[str, Callable[[], Any]] = {
         "matmul": partial(_matmuls, bench),
@@ -132,7 +132,7 @@ def _matmuls(bench: Bench) -> List[Dict[str, Any]]:
 
 
 def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
-    """Measure the rate of one square product, large enough for the device to show its speed."""
+    """Measure the rate of a square matrix product that is large enough to reach full speed."""
     size = FIRST_SIZE
     while True:
         work = bench.framework.product(dtype, size)
@@ -146,7 +146,7 @@ def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
 
 
 def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
-    """Return path → bytes per second; None for a path that does not exist here."""
+    """Map each memory path to its bytes per second, or None if it does not exist here."""
 
     def rate(path: str) -> Optional[float]:
         traffic = bench.framework.traffic(path)
@@ -159,9 +159,9 @@ def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
 
 
 def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> int:
-    """Return the size of one array, so that three are at least four times the CPU's caches.
+    """Return the bytes of one array, so that three have at least four times the caches' size.
 
-    It is limited by ``MOST_ARRAY`` and by a fraction of the free memory.
+    The array is limited to ``MOST_ARRAY`` bytes and to a fraction of the free memory.
     """
     size = LEAST_ARRAY if accelerator == "cpu" else MOST_ARRAY
     # Three arrays together are then at least four times the caches.
@@ -175,13 +175,13 @@ def _inference(bench: Bench) -> Dict[str, Any]:
 
 
 def training_flops(images: int) -> int:
-    """Return the operations of one training pass over ``images`` images."""
+    """Return the number of operations in one training pass over ``images`` images."""
     layers = forward_flops()
     return images * (3 * sum(layers) - layers[0])
 
 
 def forward_flops() -> List[int]:
-    """Return the operations for one image, by layer: a convolution repeats its own per pixel."""
+    """Return each layer's number of operations for one image. A convolution repeats per pixel."""
     side = SIDE
     counts = []
     for shape in WEIGHTS.values():

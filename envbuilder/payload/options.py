@@ -26,7 +26,7 @@ FEW = 10_000
 class Options:
     """Options of a verification, named as ``arguments`` names them.
 
-    None for ``epochs`` is the data's default.
+    If ``epochs`` is None, the number of epochs depends on the data.
     """
 
     device: str
@@ -49,7 +49,7 @@ class Options:
     start: Start = AS_FOUND
 
     def epochs_for(self, data: Dataset) -> int:
-        """Return the epochs to train: 1, or more on few images, where one is not enough."""
+        """Return the number of epochs: by default 1, or more if the images are too few for one."""
         return self.epochs or (SUBSET_EPOCHS if data.train.count < FEW else 1)
 
     def backends(self) -> Sequence[str]:
@@ -57,17 +57,17 @@ class Options:
         return () if self.quick else self.compile_backends
 
     def trains_baseline(self) -> bool:
-        """Return whether to train a CPU baseline; not in a quick run, whose epochs are partial."""
+        """Return whether to train a CPU baseline. A quick run, with partial epochs, does not."""
         return self.device != "cpu" and not self.quick
 
     def required_kernels(self) -> Tuple[str, ...]:
-        """Return the kernel prefixes this run can see; in compiled code only if it compiles."""
+        """Return the required kernel prefixes. A quick run omits those of compiled code."""
         return tuple(
             p for p in self.require_kernels if not (self.quick and p.startswith(COMPILED_ONLY))
         )
 
     def required(self) -> Tuple[str, ...]:
-        """Return the names of the checks that this run must have passed."""
+        """Return the names of the checks that this run must pass."""
         names = tuple(f"extension {name}" for name in self.extensions) + REQUIRED
         names += FRAMEWORKS[self.framework].checks
         names += (BLIND_TEST,) if self.questions else ()

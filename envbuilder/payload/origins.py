@@ -1,8 +1,8 @@
 """Origin of the code in this process: of every module and every mapped library.
 
-A module from outside the environment is foreign, and so is a framework library: the work was then
-not done by the environment under verification. Drivers belong to the machine and are only listed.
-All decisions are pure functions of what ``look`` observed.
+A module or framework library from outside the environment is foreign: the work was then not done by
+the environment under verification. Drivers belong to the machine and are only listed. All decisions
+are pure functions of what ``look`` observed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ FRAMEWORK_LIBRARY = re.compile(
 
 
 def _with_accelerators(common: str, field: str) -> Pattern[str]:
-    """Return an expression for libraries: those of every machine, and of each accelerator."""
+    """Return a pattern that matches the common libraries and those of each accelerator.
+
+    ``field`` is the attribute of an accelerator that holds the pattern for its libraries.
+    """
     own = [str(getattr(row, field)) for row in ACCELERATORS.values() if getattr(row, field)]
     return re.compile("lib({})".format("|".join([common, *own])))
 
@@ -113,16 +116,16 @@ LISTED = 40
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a process has loaded.
+    """The code that a process has loaded, and the folders that it may come from.
 
-    ``libraries`` are the files whose code is mapped, with the kernel's " (deleted)" where it says
-    so; None if the system does not list them.
+    ``libraries`` are the files whose code is mapped, or None if the system does not list them. The
+    kernel's suffix " (deleted)" is kept.
 
-    ``modules`` maps names to files, ``linked`` those that links lead out of the environment to
-    where they are; if that is another environment, its folder comes with it. ``roots`` are the
-    folders of the environment and of the interpreter's library, ``closed`` folders in them that the
-    interpreter does not use, ``base`` contains the interpreter's own libraries. ``preloaded`` is
-    the content of ``/etc/ld.so.preload``.
+    ``modules`` maps names to files. ``linked`` maps the names of packages whose files are links out
+    of the environment to the real file and, if that is in another environment, to the folder of
+    that environment. ``roots`` are the folders of the environment and of the interpreter's library.
+    ``closed`` are folders in them that the interpreter does not use. ``base`` contains the
+    interpreter's own libraries. ``preloaded`` is the content of ``/etc/ld.so.preload``.
     """
 
     modules: Mapping[str, str]
@@ -144,9 +147,10 @@ class Judgement:
 
 
 def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") -> Tuple[str, str]:
-    """Judge the origins and return status and detail; the report's ``origins`` go into ``run``.
+    """Evaluate the origins of all code, and return the check's status and detail.
 
-    ``cache`` is the folder of code that this process compiled itself, if it did.
+    The report's ``origins`` are added to ``run``. ``cache`` is the folder of code that this process
+    compiled itself, or empty if it compiled none.
     """
     loaded = look(cache)
     judged = judge(loaded, _own_libraries)
@@ -177,20 +181,20 @@ def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") ->
 
 
 def require(start: Start, cache: str = "") -> None:
-    """Raise CheckError if code of this process is foreign; for processes without a report."""
+    """Raise CheckError if this process runs foreign code. Used in processes without a report."""
     if not start.as_found:
         require_none(judge(look(cache), _own_libraries).problems[:5])
 
 
 def failing(start: Start) -> bool:
-    """Return whether the code loaded so far already fails, which makes training pointless."""
+    """Return whether the code loaded so far is foreign, which makes training pointless."""
     return not start.as_found and bool(judge(look(), _own_libraries).problems)
 
 
 def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
-    """Compare what was loaded with where it may come from.
+    """Return the problems, drivers and harmless outside code among what was loaded.
 
-    ``names`` returns the names of the environment's own libraries; it is called only if needed.
+    ``names`` returns the names of the environment's own libraries. It is called only if needed.
     """
     problems = _foreign_modules(loaded)
     drivers = []
@@ -228,7 +232,7 @@ def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
 def _foreign_modules(loaded: Loaded) -> List[str]:
     """Return a sentence for each foreign module, the framework's first.
 
-    Of a foreign package, its modules are not named.
+    The modules of a foreign package are not listed separately.
     """
     foreign = {
         name: file
@@ -254,7 +258,7 @@ def stem(name: str) -> str:
 
 
 def look(cache: str = "") -> Loaded:
-    """Return what this process has loaded; code compiled into ``cache`` is its own."""
+    """Return what this process has loaded. Code compiled into ``cache`` is not foreign."""
     roots, closed = _places(cache)
     modules = dict(_modules())
     return Loaded(
@@ -271,9 +275,10 @@ def look(cache: str = "") -> Loaded:
 def _linked(
     modules: Mapping[str, str], roots: Sequence[str]
 ) -> Iterable[Tuple[str, Tuple[str, str]]]:
-    """Yield packages that are not where they seem to be: a store of a package manager links files.
+    """Yield each package whose file is a link to elsewhere, such as a package manager's store.
 
-    Folders of packages that are links do not count as roots.
+    Its name comes with the real file and the environment that contains this file, or "" if none
+    does. Folders of packages do not count as roots, because they may be links.
     """
     real_roots = [os.path.realpath(root) for root in roots if Path(root).name not in PACKAGES]
     for name, file in modules.items():
@@ -331,9 +336,10 @@ def _dyld_libraries() -> Optional[List[str]]:
 
 
 def _places(cache: str) -> Tuple[List[str], List[str]]:
-    """Return the folders of the environment, interpreter and payload; and closed ones in them.
+    """Return the folders of the environment, interpreter and payload, and the closed ones in them.
 
-    ``cache`` is trusted, but never a cache that a variable of the caller names.
+    The interpreter does not use the closed folders. ``cache`` is trusted, unlike a cache that one
+    of the caller's variables names.
     """
     library = Path(os.__file__).parent
     on_path = {*map(os.path.normpath, sys.path)}
@@ -366,7 +372,7 @@ def _written_by_torch() -> List[str]:
 
 
 def _shared(prefix: str) -> bool:
-    """Return whether a prefix is the system's, with much more below it than an environment."""
+    """Return whether a prefix is the system's, which contains much more than an environment."""
     return os.path.realpath(prefix) in {"/", "/usr", "/usr/local", "/opt/homebrew"}
 
 

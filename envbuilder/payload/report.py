@@ -52,18 +52,18 @@ class Check:
 
 
 class CheckError(Exception):
-    """Raised inside a check; the message is a plain sentence on what is wrong."""
+    """A failure found by a check. The message is a plain sentence on what is wrong."""
 
 
 def require_none(problems: Sequence[str]) -> None:
-    """Raise CheckError if there are problems, each a sentence."""
+    """Raise CheckError with all problems, each a sentence, if there are any."""
     if problems:
         raise CheckError("; ".join(problems))
 
 
 @dataclass
 class Checks:
-    """The checks run so far, timed. ``run`` never lets an exception of a check escape."""
+    """The results of the checks run so far, timed. ``run`` catches every exception of a check."""
 
     clock: Callable[[], float] = time.perf_counter
     done: List[Check] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Checks:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Passed, failed or unproven, the reasons if not passed, and warnings, which change nothing."""
+    """A result (passed, failed, unproven) with reasons, and warnings that do not affect it."""
 
     status: str
     reasons: Tuple[str, ...]
@@ -100,9 +100,11 @@ def judge(
     *,
     proven: bool,
 ) -> Verdict:
-    """Pass only if no check failed, each required one ran, and the requested device was used.
+    """Return a verdict, which passes only if nothing failed and everything required was done.
 
-    What would pass is unproven if no step was recorded, so that nothing can be repeated outside.
+    Each required check must have run, and the requested device must have been used. If no step was
+    recorded, the verdict is unproven instead of passed, because nothing can be repeated outside the
+    environment.
     """
     reasons = [_sentence(check) for check in checks if check.status == FAILED]
     # A check that did not run because an earlier one failed needs no reason of its own.

@@ -21,7 +21,7 @@ UNKNOWN = {"version": None, "build": None, "runtime": None}
 
 @dataclass
 class Run:
-    """Observations so far; None or an empty value means not observed yet."""
+    """The observations of a verification. None or an empty value means not observed yet."""
 
     options: Options
     data: dataset.Dataset
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def accelerator(self) -> str:
-        """Return the requested accelerator."""
+        """The requested accelerator."""
         return self.options.device
 
     @property
     def tolerance(self) -> float:
-        """Return the tolerance of gradients in compiled code."""
+        """The tolerance of gradients in compiled code."""
         return numerics.GRADIENT_TOLERANCE[self.options.precision]
 
     def count(self, name: str, framework: Framework, before: contention.Reading) -> None:

@@ -66,10 +66,10 @@ _GUARDED = re.compile(r"LD_[A-Z_]+|DYLD_[A-Z_]+|PYTHON[A-Z]+")
 
 @dataclass(frozen=True)
 class Start:
-    """What the core promised. By default nothing: the process is taken as found.
+    """How the core promised to start this process.
 
-    ``prefix`` and ``executable`` are empty if unknown; ``variables`` are those that inject code and
-    were set on purpose.
+    By default, nothing is promised: the process is taken as found. ``prefix`` and ``executable``
+    are empty if unknown. ``variables`` are those that inject code and were set on purpose.
     """
 
     as_found: bool = True
@@ -79,7 +79,7 @@ class Start:
     variables: Dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return the value of ``--promise``."""
+        """Return this promise as a value for ``--promise``."""
         return json.dumps(asdict(self))
 
     def require(self) -> None:
@@ -142,7 +142,7 @@ def look() -> ActualStart:
 
 
 def environment(place: Path = Path("/proc/self/environ")) -> Dict[str, str]:
-    """Return the variables this process was started with; without ``/proc``, the present ones."""
+    """Return the variables this process was started with, or its current ones without ``/proc``."""
     try:
         content = place.read_bytes()
     except OSError:
@@ -216,7 +216,7 @@ def _forms(path: str) -> Tuple[str, str]:
 
 
 def options() -> List[str]:
-    """Return Python's options that isolate a child as this process is; none if it is not."""
+    """Return Python's options that isolate a child like this process, if that is isolated."""
     if not sys.flags.isolated:
         return []
     cache = ["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
@@ -257,7 +257,7 @@ def isolate_children() -> None:
 
 
 def isolated(command: Any, executable: str, added: Sequence[str]) -> Any:
-    """Insert the options into a command if it is a list that starts this interpreter."""
+    """Return a command, with the options inserted if it is a list that starts ``executable``."""
     if not isinstance(command, (list, tuple)) or not command:
         return command
     first = command[0]

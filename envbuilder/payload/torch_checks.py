@@ -58,10 +58,10 @@ def check_extension(name: str, timeout: float = IMPORT_TIMEOUT) -> Result:
 
 
 def check_arithmetic(run: Run, framework: Torch) -> Result:
-    """Run small computations in every dtype that the device supports.
+    """Compare small computations with float64 in every dtype that the device supports.
 
-    Other frameworks are judged by their repeated steps and answers alone: no fault of theirs is
-    known that a case of this kind would show.
+    Other frameworks are verified by their repeated steps and answers alone, because none of their
+    known faults would show in such a computation.
     """
     stated = run.options.precision
     errors = partial(arithmetic.errors, framework.torch, run.accelerator)

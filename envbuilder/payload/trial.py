@@ -40,12 +40,15 @@ class Setting:
 
     @property
     def samples(self) -> int:
-        """Return the images to train on, warm-up included: those of batch 64, in full batches."""
+        """The number of images to train on, including the warm-up.
+
+        This is the number in ``warm_up`` and ``steps`` batches of 64, rounded to full batches.
+        """
         return max(2, (self.warm_up + self.steps) * train.BATCH // self.batch) * self.batch
 
     @property
     def untimed(self) -> int:
-        """Return the steps before the clock starts."""
+        """The number of steps before the clock starts."""
         return max(1, self.warm_up * train.BATCH // self.batch)
 
 
@@ -91,7 +94,7 @@ def run(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
 
 
 def check_compile(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
-    """Check whether a compile backend is right here, with the gradient check of ``verify``."""
+    """Return the result of ``verify``'s gradient check for a compile backend on this machine."""
     device.require_nodes(setting.device)
     import torch
 

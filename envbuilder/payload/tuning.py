@@ -149,7 +149,10 @@ def survey() -> Dict[str, Any]:
 
 
 def folders(preload: str) -> List[Path]:
-    """Return the folders to search for allocators: of preloaded files, the payload, the system."""
+    """Return the folders to search for allocators.
+
+    They are those of the preloaded files, the payload, the environment's libraries and the system.
+    """
     named = [Path(path).parent for path in re.split("[: ]+", preload) if "/" in path]
     machine = f"{platform.machine()}-linux-gnu"
     system = [*map(Path, SYSTEM_FOLDERS)]
@@ -169,7 +172,7 @@ def find_allocators(places: Iterable[Path]) -> Dict[str, str]:
 
 
 def is_allocator(path: str) -> bool:
-    """Return whether a library's name is one of an allocator's."""
+    """Return whether a library's file name is that of a known allocator."""
     return any(Path(path).name.startswith(f"lib{name}") for name in ALLOCATORS)
 
 

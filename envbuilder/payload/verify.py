@@ -33,7 +33,7 @@ OF_ONE_FRAMEWORK = {"arithmetic": torch_checks.check_arithmetic}
 
 
 def verify(options: Options, data: dataset.Dataset, events: Events) -> Dict[str, Any]:
-    """Run all checks and return the report; it also records unexpected errors."""
+    """Run all checks and return the report, which includes any unexpected error."""
     run = Run(options, data, events)
     began = time.perf_counter()
     try:
@@ -104,7 +104,7 @@ def _verify(run: Run, cache: str) -> None:
 
 
 def _may_hang(run: Run) -> bool:
-    """Return whether importing the framework could hang; then, record why the device fails."""
+    """Return whether importing the framework could hang. If so, record a failed device check."""
     obstacle = device.obstacle(run.accelerator)
     if obstacle:
         run.checks.done.append(Check("device", FAILED, 0.0, obstacle))

@@ -173,12 +173,12 @@ def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
     return candidates[0] if candidates else ranked[-1]
 
 
-def _differ(one: str, other: str) -> bool:
+def _differ(left: str, right: str) -> bool:
     """Return whether two files may differ, given the identifiers of their contents.
 
     An empty identifier stands for unknown content.
     """
-    return not one or one != other
+    return not left or left != right
 
 
 def contents(

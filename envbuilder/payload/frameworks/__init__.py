@@ -1,4 +1,4 @@
-"""The frameworks that the payload can judge: a row and a module each."""
+"""The frameworks that the payload can verify, each described by a row and a module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """What must be known of a framework before it is imported."""
+    """Information about a framework that is needed before it is imported."""
 
     title: str
     """Its name in sentences."""
@@ -30,14 +30,14 @@ FRAMEWORKS = {
 
 
 def title(name: str) -> str:
-    """Return a framework's name in sentences; an unknown one as it is."""
+    """Return a framework's name for use in sentences. Return an unknown name unchanged."""
     return FRAMEWORKS[name].title if name in FRAMEWORKS else name
 
 
 def load(name: str, accelerator: str, threads: Optional[int]) -> Framework:
-    """Import a framework for an accelerator, with this many threads an operator if stated.
+    """Import a framework for use with an accelerator and return it.
 
-    Raises what its import raises.
+    ``threads``, if given, is the number of threads per operator. Errors of the import are raised.
     """
     module = import_module(f".{FRAMEWORKS[name].module}", __name__)
     framework: Framework = module.load(accelerator, threads)

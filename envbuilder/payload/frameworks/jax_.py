@@ -1,11 +1,11 @@
-"""JAX, judged through a training step that is compiled as a whole, as its users write it.
+"""JAX, verified with a training step that is compiled as a whole, as its users write it.
 
-What runs is read from its profiler's events, by the names of what XLA compiled. On a GPU, the
-profiler records the kernels of each stream with their times, through CUPTI. On the CPU it records
-the instructions of the compiled step as XLA executes them. An instruction is counted only if the
-executable has it, so that events of Python and of the runtime are none; one that merges others
-carries the names of the convolutions and products in it. This proves that XLA executed these
-instructions of this executable there. It does not prove which library computed them.
+The profiler's events show what ran, by the names of what XLA compiled. On a GPU, the profiler
+records each stream's kernels and their times through CUPTI. On the CPU, it records the instructions
+of the compiled step as XLA executes them. An instruction counts only if the executable contains it,
+which excludes events of Python and of the runtime. The name of an instruction that merges others
+includes the convolutions and products in it. This proves that XLA executed these instructions of
+this executable there. It does not prove which library computed them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .numpy_ import NumpyFramework
 
 @dataclass(frozen=True)
 class Platform:
-    """How JAX calls an accelerator, and what makes it drive one."""
+    """JAX's names for an accelerator, and the plugins that let JAX use it."""
 
     name: str
     device_type: str = "gpu"
@@ -111,7 +111,10 @@ def load(accelerator: str, threads: Optional[int]) -> Jax:
 
 
 class Jax(NumpyFramework):
-    """An imported JAX that is to use one accelerator; ``hidden`` is a setting that excludes it."""
+    """An imported JAX for use with one accelerator.
+
+    ``hidden`` is the value of ``JAX_PLATFORMS`` if it excludes the accelerator, else empty.
+    """
 
     name = "jax"
     label_type = "int32"
@@ -126,22 +129,22 @@ class Jax(NumpyFramework):
 
     @property
     def device(self) -> Any:
-        """JAX's own object; this raises what JAX raises if there is none."""
+        """JAX's object for the accelerator's first device. Raises JAX's error if there is none."""
         return self.jax.devices(PLATFORMS[self.accelerator].name)[0]
 
     def on_cpu(self) -> Jax:
-        """Return JAX for the CPU."""
+        """Return the same JAX for use on the CPU."""
         return Jax(self.jax, "cpu")
 
     def facts(self) -> Dict[str, Optional[str]]:
-        """Return version, build and the version of the build's CUDA runtime."""
+        """Return JAX's version, its build, and the version of the build's CUDA runtime."""
         plugins = chain(*(row.plugins.items() for row in PLATFORMS.values()))
         build = next((build for name, build in plugins if installed(name)), "cpu")
         runtime = installed(RUNTIMES[build]) if build in RUNTIMES else None
         return {"version": self.version, "build": build, "runtime": runtime}
 
     def threads(self) -> Dict[str, Optional[int]]:
-        """Return the size of the pool of XLA's client for the CPU."""
+        """Return the number of threads in the pool of XLA's CPU client, as "framework"."""
         stated = next((os.environ[name] for name in THREADS if name in os.environ), None)
         count = thread_counts.chosen_by_user(stated) or len(thread_counts.allowed_cpus())
         return {"framework": count, "interop": None}
@@ -161,9 +164,9 @@ class Jax(NumpyFramework):
         return f"jax {self.version} is a {build} build, which can drive {accelerator}"
 
     def require_usable(self) -> str:
-        """Allocate, compute, read back and compare; raise CheckError with the reason if it fails.
+        """Return a sentence if the device computes correctly. Raise CheckError if it does not.
 
-        A device of another type is an error, too: JAX takes the CPU where it finds nothing else.
+        A device of another type counts as a failure: JAX uses the CPU if it finds nothing else.
         """
         if self._hidden:
             raise CheckError(f"JAX_PLATFORMS={self._hidden} hides {self.accelerator}; unset it")
@@ -198,26 +201,26 @@ class Jax(NumpyFramework):
         }
 
     def device_type(self) -> str:
-        """Return the platform of its devices."""
+        """Return JAX's platform name for the accelerator's devices."""
         return PLATFORMS[self.accelerator].device_type
 
     def counted(self, what: str) -> Optional[int]:
-        """Return one of the device's memory counters; on the CPU, JAX has none."""
+        """Return a memory counter of the device in bytes, or None on the CPU, which has none."""
         return (self.device.memory_stats() or {}).get(COUNTERS[what])
 
     def wait(self, result: Any = None) -> None:
-        """Wait for a result, or for all arrays that there are."""
+        """Wait for a result, or for all live arrays if no result is given."""
         pending = self.jax.live_arrays(self.device.platform) if result is None else result
         self.jax.block_until_ready(pending)
 
     def state_precision(self, stated: str) -> None:
-        """Demand float32 products: by default, JAX computes them in TF32 on a GPU."""
+        """Demand float32 products if stated, since JAX computes them in TF32 on GPUs by default."""
         config = self.jax.config
         if stated == "float32" and config.jax_default_matmul_precision is None:
             config.update("jax_default_matmul_precision", "highest")
 
     def precision(self) -> Dict[str, Any]:
-        """Return the settings in effect."""
+        """Return the precision settings in effect, as in the report."""
         setting = self.jax.config.jax_default_matmul_precision
         cpu = self.accelerator == "cpu"
         # By default, only the CPU computes products of float32 in float32.
@@ -237,22 +240,22 @@ class Jax(NumpyFramework):
         }
 
     def put(self, value: Any) -> Any:
-        """Copy an array, or several, to the device."""
+        """Copy an array, or a tree of arrays, to the device."""
         # Never a view of numpy's memory: training steps reuse that of their arguments. Only later
         # releases than 0.4.30 can be asked for a copy.
         copies = self.jax.tree.map(lambda leaf: leaf.copy(), value)
         return self.jax.device_put(copies, self.device)
 
     def fetch(self, array: Any) -> Any:
-        """Return numpy's view or copy of an array."""
+        """Return an array as a NumPy array, either a view or a copy."""
         return self.numpy.asarray(array)
 
     def normalise(self, images: Any) -> Any:
-        """Convert bytes to float32 with MNIST's mean and deviation."""
+        """Normalize image bytes to float32 by MNIST's mean and deviation."""
         return self._programs.normalise(images)
 
     def cut(self, array: Any, first: int, count: int) -> Any:
-        """Return a part of an array."""
+        """Return ``count`` elements of an array, starting at index ``first``."""
         return self._programs.cut(array, first, count)
 
     def job(self, seed: int) -> Job:
@@ -260,10 +263,11 @@ class Jax(NumpyFramework):
         return Job(self, self._programs, seed)
 
     def observe(self, job: Any, batch: Any) -> Step:
-        """Look at a step's arrays, then train with the profiler and read what was compiled.
+        """Return the devices and dtypes of a step's arrays, and the kernels of profiled training.
 
-        Gradients and activations are those of a step of their own, since XLA merges them in the
-        one that trains; parameters and Adadelta's averages are those of the training.
+        XLA merges the gradients and activations of a training step, so a separate step computes
+        those that are examined here. The parameters and Adadelta's averages are those of the
+        training. The dtypes include those in the compiled program.
         """
         (loss, activations), gradients = self._programs.witnesses(
             job.state.weights, *batch, job.state.key
@@ -287,29 +291,29 @@ class Jax(NumpyFramework):
         return partial(self.jax.jit(lambda number: number + 1), self.put(self.numpy.float32(0)))
 
     def triad(self, size: int) -> Callable[[], Any]:
-        """Return a function that computes a + 3·b."""
+        """Return a function that computes a + 3·b for two arrays of ``size`` bytes."""
         ones = self.numpy.ones(size // 4, self.numpy.float32)
         return partial(self.jax.jit(lambda left, right: left + 3 * right), *self.put((ones, ones)))
 
     def copy_back(self, array: Any) -> Any:
-        """Copy to an array of JAX on the CPU: numpy's copy is kept after the first time."""
+        """Copy an array to the CPU as a JAX array. JAX would keep and reuse a NumPy copy."""
         return self.jax.device_put(array, self.jax.devices("cpu")[0])
 
     def room(self) -> Tuple[Optional[int], Optional[int]]:
-        """Return the bytes that can still be allocated, and those of the CPU's caches."""
+        """Return the bytes that can still be allocated, and the bytes of the CPU's caches."""
         limit = self.counted("limit")
         used = self.counted("allocated")
         return super().room() if limit is None or used is None else (limit - used, None)
 
 
 def type_of(device: Any) -> str:
-    """Return the type of one of JAX's devices; some versions give a platform's name instead."""
+    """Return a JAX device's type, even if this JAX version states the platform's name instead."""
     types = {row.name: row.device_type for row in PLATFORMS.values()}
     return types.get(device.platform, str(device.platform))
 
 
 def profile(jax: Any, executable: str, work: Callable[[], None]) -> Observation:
-    """Run ``work`` under the profiler; ``executable`` is the text of what it executes."""
+    """Profile ``work`` and return what ran. ``executable`` is the text of the compiled program."""
     if not hasattr(jax.profiler, "ProfileData"):
         work()
         return Observation((), f"jax {jax.__version__} cannot read what its profiler records")
@@ -323,7 +327,7 @@ def profile(jax: Any, executable: str, work: Callable[[], None]) -> Observation:
 
 
 def _events(data: Any, names: Dict[str, str]) -> Iterator[Tuple[str, bool, float]]:
-    """Yield name, side and microseconds of each kernel and instruction of the executable."""
+    """Yield (name, on device, microseconds) of device kernels and of instructions in ``names``."""
     for plane in data.planes:
         on_device = plane.name.startswith(DEVICE)
         if not on_device and plane.name != HOST:
@@ -337,7 +341,7 @@ def _events(data: Any, names: Dict[str, str]) -> Iterator[Tuple[str, bool, float
 
 
 def instructions(executable: str) -> Dict[str, str]:
-    """Return instruction → its name with the convolutions and products that it merges."""
+    """Map each instruction to its name, followed by the convolutions and products it merges."""
     called: Dict[str, str] = {}
     contains: Dict[str, Set[str]] = defaultdict(set)
     computation = ""

@@ -1,7 +1,8 @@
-"""Training by JAX: what it compiles, once for a device, and the state that stays there.
+"""Training in JAX: the functions compiled for a device, and the state kept on it.
 
-Images are (N, 28, 28, 1) and weights those of ``training.model``: on the CPU, XLA computes
-convolutions of channels-last images no slower than of channels-first ones (0.10.2 and 0.12.0.1).
+Images have the shape (N, 28, 28, 1), and weights have the shapes in ``training.model``. On the CPU,
+XLA computes convolutions of channels-last images no slower than of channels-first images (versions
+0.10.2 and 0.12.0.1).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class State(NamedTuple):
 
 
 class Programs:
-    """The compiled functions; all jobs of a device share them."""
+    """The compiled functions, which all jobs on a device share."""
 
     def __init__(self, jax: Any) -> None:
         self.jax = jax
@@ -53,9 +54,9 @@ class Programs:
         self.masks = jax.jit(self._masks, static_argnums=1)
 
     def step(self, state: State, images: Any, labels: Any, rate: Any) -> Any:
-        """Return the executable of a training step for batches of this size; compile it if new.
+        """Return the compiled training step for batches of this size. Compile it on first use.
 
-        It replaces the state's memory by the new state's.
+        Running the step reuses the old state's memory for the new state.
         """
         size = len(labels)
         if size not in self._steps:
@@ -67,12 +68,12 @@ class Programs:
         return ((images.astype(self._numpy.float32) / 255 - MEAN) / DEVIATION)[..., None]
 
     def _shuffle(self, images: Any, labels: Any, key: Any) -> Tuple[Any, Any, Any]:
-        """Return all images in a random order and normalised, their labels, and the order."""
+        """Return all images, normalized and in random order, with their labels and the order."""
         order = self.jax.random.permutation(key, len(labels))
         return self._normalise(images[order]), labels[order], order
 
     def _network(self, weights: Dict[str, Any], images: Any, key: Any) -> Tuple[Any, List[Any]]:
-        """Return log-probabilities, and the activations of all layers; no key, no dropout."""
+        """Return log-probabilities and all activations. Without a key, dropout is off."""
         relu = self.jax.nn.relu
         keys = (None, None) if key is None else self.jax.random.split(key)
         first = relu(self._convolve(images, weights["conv1.weight"]) + weights["conv1.bias"])
@@ -91,7 +92,7 @@ class Programs:
         return -of_labels.mean(), activations
 
     def _convolve(self, images: Any, weight: Any) -> Any:
-        """Return a convolution without a bias."""
+        """Return the convolution of images with a weight, without a bias."""
         convolve = self.jax.lax.conv_general_dilated
         return convolve(images, weight, (1, 1), "VALID", dimension_numbers=IMAGES)
 
@@ -102,21 +103,24 @@ class Programs:
         return lax.reduce_window(images, -self._numpy.inf, lax.max, size, size, "VALID")
 
     def _drop(self, values: Any, share: float, key: Any) -> Any:
-        """Set each value to 0 with probability ``share``, and scale the rest; no key, no change."""
+        """Set each value to 0 with probability ``share``, and scale the rest.
+
+        Without a key, return the values unchanged.
+        """
         if key is None:
             return values
         kept = self.jax.random.bernoulli(key, 1 - share, values.shape)
         return self._numpy.where(kept, values / (1 - share), 0)
 
     def _masks(self, key: Any, count: int) -> List[Any]:
-        """Return which values of ``count`` images the step keeps that begins with this key."""
+        """Return masks of the values that a step with this key keeps for ``count`` images."""
         keys = self.jax.random.split(self.jax.random.split(key)[1])
         ones = [self._numpy.ones((count, *shape)) for shape in DROPPED]
         kept = [self._drop(*each) for each in zip(ones, SHARES, keys)]  # noqa: B905 - Python 3.8
         return [values != 0 for values in kept]
 
     def _step(self, state: State, images: Any, labels: Any, rate: Any) -> Tuple[State, Any]:
-        """Return the next state and the mean loss before it: one step of Adadelta."""
+        """Run one step of Adadelta. Return the new state and the mean loss before the step."""
         following, used = self.jax.random.split(state.key)
         (loss, _), gradients = self.jax.value_and_grad(self._loss, has_aux=True)(
             state.weights, images, labels, used
@@ -139,7 +143,7 @@ Batch = Tuple[Any, Any]
 
 
 class Job(NumpyJob):
-    """One training on a device."""
+    """One training run on a device."""
 
     def __init__(self, framework: NumpyFramework, programs: Programs, seed: int) -> None:
         self.framework = framework
@@ -155,7 +159,7 @@ class Job(NumpyJob):
         self._shuffled: Optional[Batch] = None
 
     def shuffle(self, data: Tensors) -> None:
-        """Begin an epoch. The order is drawn on the device."""
+        """Begin an epoch by shuffling the images. The random order is drawn on the device."""
         self._shuffling, used = self._programs.jax.random.split(self._shuffling)
         images, labels, self.order = self._programs.shuffle(data.images, data.labels, used)
         self._shuffled = images, labels
@@ -167,12 +171,12 @@ class Job(NumpyJob):
         return self.train((images, labels))
 
     def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
-        """Train as ``step`` does; the masks follow from the random key that the step uses."""
+        """Train like ``step``. Return the loss and the masks, derived from the step's key."""
         masks = self._programs.masks(self.state.key, count)
         return self.step(first, count), masks
 
     def snapshot(self) -> List[Any]:
-        """Copy each parameter and Adadelta's averages: a step replaces their memory."""
+        """Return copies of each parameter and its averages, since a step reuses their memory."""
         copy = self._programs.jax.numpy.copy
         return [copy(part[name]) for name in model.NAMES for part in self.state[:3]]
 
@@ -182,7 +186,7 @@ class Job(NumpyJob):
         return loss
 
     def executable(self, batch: Batch) -> Any:
-        """Return what trains on batches of this size."""
+        """Return the compiled training step for batches of this size."""
         return self._programs.step(self.state, *batch, self._rate)
 
     def decay(self) -> None:
@@ -190,9 +194,9 @@ class Job(NumpyJob):
         self._rate = self._rate * GAMMA
 
     def fetch(self, losses: Sequence[Any]) -> List[float]:
-        """Return losses as numbers, all at once."""
+        """Return losses as numbers, fetched from the device all at once."""
         return [*map(float, self._programs.jax.device_get(list(losses)))]
 
     def classify(self, images: Any) -> Any:
-        """Return log-probabilities of normalised images."""
+        """Return the log-probabilities of normalized images."""
         return self._programs.classify(self.state.weights, images)

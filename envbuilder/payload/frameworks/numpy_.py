@@ -1,4 +1,4 @@
-"""What frameworks have in common whose arrays numpy reads: their references and their content."""
+"""Base classes for frameworks whose arrays NumPy can read."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from ..training.train import TEST_BATCH, first_batches
 
 
 class NumpyFramework(Framework):
-    """A framework judged by numpy, which it has brought along."""
+    """A framework whose arrays NumPy can read, and which has installed NumPy as a dependency."""
 
     numpy: Any
     label_type: str
 
     @abstractmethod
     def put(self, value: Any) -> Any:
-        """Copy numpy's array to the device."""
+        """Copy a NumPy array to the device."""
 
     @abstractmethod
     def fetch(self, array: Any) -> Any:
-        """Return a copy or a view of an array as numpy's."""
+        """Return an array as a NumPy array, either a view or a copy."""
 
     @abstractmethod
     def normalise(self, images: Any) -> Any:
-        """Convert bytes (N, 28, 28) to float32 (N, 28, 28, 1), as the training does."""
+        """Convert image bytes (N, 28, 28) to normalized float32 (N, 28, 28, 1), as in training."""
 
     def cut(self, array: Any, first: int, count: int) -> Any:
-        """Return a part of an array."""
+        """Return ``count`` elements of an array, starting at index ``first``."""
         return array[first : first + count]
 
     @abstractmethod
@@ -48,22 +48,25 @@ class NumpyFramework(Framework):
         """Return a function that reads two arrays of this many bytes and writes one."""
 
     def profiled(self, job: Job, batch: Any) -> None:
-        """Train on a batch a few times, and wait for the device."""
+        """Train on a batch ``PROFILED_STEPS`` times, then wait for the device."""
         for _ in range(PROFILED_STEPS):
             loss = job.train(batch)
         self.wait(loss)
 
     def room(self) -> Tuple[Optional[int], Optional[int]]:
-        """Return the bytes that can still be allocated, and those of the CPU's caches."""
+        """Return the bytes that can still be allocated, and the bytes of the CPU's caches."""
         cpu = self.accelerator == "cpu"
         return (hardware.available_bytes(), hardware.cache_bytes()) if cpu else (None, None)
 
     def copy_back(self, array: Any) -> Any:
-        """Copy an array from the device."""
+        """Copy an array from the device to the host, and return the copy."""
         return self.fetch(array)
 
     def traffic(self, path: str) -> Optional[Traffic]:
-        """Return what moves bytes along a path; there is no page-locked memory of the user's."""
+        """Return a number of bytes and a function that moves them along a memory path.
+
+        Return None if there is no such path. Users cannot allocate page-locked memory here.
+        """
         if path == "device":
             size = array_bytes(self.accelerator, *self.room())
             return 3 * size, self.triad(size)
@@ -81,7 +84,7 @@ class NumpyFramework(Framework):
         return Tensors(images, self.put(labels.astype(self.label_type)))
 
     def images(self, content: bytes) -> Any:
-        """Copy images to the device."""
+        """Copy the bytes of images to the device."""
         return self.put(self.numpy.frombuffer(content, self.numpy.uint8).reshape(-1, SIDE, SIDE))
 
     def content(self, array: Any) -> bytes:
@@ -89,31 +92,31 @@ class NumpyFramework(Framework):
         return bytes(self.fetch(array).astype(self.numpy.uint8))
 
     def floats(self, arrays: Sequence[Any]) -> bytes:
-        """Return the numbers of arrays as float32, copied back from the device."""
+        """Return the arrays' numbers as float32 bytes, copied back from the device."""
         parts = [self.fetch(array).astype(self.numpy.float32).ravel() for array in arrays]
         return bytes(self.numpy.concatenate(parts))
 
     def batches(self, data: Tensors, count: int) -> List[Tuple[Any, Any]]:
-        """Return the first batches, normalised, with labels; small data are repeated."""
+        """Return the first ``count`` normalized batches with labels, repeating them if needed."""
         cuts = first_batches(len(data.labels), count)
         return [(self.normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
 
 
 class NumpyJob(Job):
-    """One training by such a framework, in the published form but for the channels' place."""
+    """A training run of a NumpyFramework, in the published form except for channels-last images."""
 
     framework: NumpyFramework
 
     @abstractmethod
     def classify(self, images: Any) -> Any:
-        """Return log-probabilities of normalised images."""
+        """Return the log-probabilities of normalized images."""
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has finished."""
         self.framework.wait(result)
 
     def taken(self) -> List[int]:
-        """Return the order of the last epoch."""
+        """Return the order in which the last epoch took the images."""
         return [*map(int, self.framework.fetch(self.order))]
 
     def labels(self, data: Tensors) -> List[int]:
@@ -121,20 +124,20 @@ class NumpyJob(Job):
         return [*map(int, self.framework.fetch(data.labels))]
 
     def predict(self, images: Any) -> Iterator[Scores]:
-        """Yield log-probabilities of images as bytes (N, 28, 28), by ``TEST_BATCH``."""
+        """Yield the log-probabilities of uint8 images (N, 28, 28), ``TEST_BATCH`` at a time."""
         for first in range(0, len(images), TEST_BATCH):
             count = min(TEST_BATCH, len(images) - first)
             batch = self.framework.normalise(self.framework.cut(images, first, count))
             yield self.framework.fetch(self.classify(batch)).tolist()
 
     def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
-        """Return a function that classifies the first batch of images, and how many these are."""
+        """Return a function that classifies the first batch of images, and that batch's size."""
         count = min(TEST_BATCH, len(images))
         batch = self.framework.normalise(self.framework.cut(images, 0, count))
         return partial(self.classify, batch), count
 
     def summary(self) -> Dict[str, Any]:
-        """Return the optimizer, and what differs from the published form."""
+        """Return the optimizer and the differences from the published form, as in the report."""
         return {
             "optimizer": "Adadelta",
             "extension": None,

@@ -1,11 +1,11 @@
-"""TensorFlow, judged through steps that are traced once and run as graphs.
+"""TensorFlow, verified with training steps that are traced once and run as graphs.
 
-What ran, and where, is read from its profiler, which writes one *plane* for the host and one for
-each GPU. On the host, TensorFlow's executor names each operation together with the kernel that it
-called: the kernel that really ran, after all rewriting of the graph, so that oneDNN's are visible
-by their names (``_MklNativeConv2D``), and so are those of a plug-in. On a GPU, events come from the
-driver's own records (CUPTI), and tell that the GPU itself ran something. An operation that only
-launches a kernel on a GPU is on the host's plane, too; a tensor's device is not recorded there.
+Its profiler shows what ran, and where. It writes one *plane* for the host and one for each GPU. On
+the host, TensorFlow's executor names each operation together with the kernel that it called. This
+is the kernel that really ran, after all rewriting of the graph, so the names show oneDNN's kernels
+(``_MklNativeConv2D``) and those of a plug-in. On a GPU, events come from the driver's own records
+(CUPTI) and show that the GPU itself ran something. An operation that only launches a kernel on a
+GPU is on the host's plane, which does not record a tensor's device.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .numpy_ import NumpyFramework
 
 @dataclass(frozen=True)
 class Row:
-    """What TensorFlow calls an accelerator, and what drives it."""
+    """TensorFlow's device type for an accelerator, and the build and driver that it needs."""
 
     device: str
     """Its type of device."""
@@ -78,7 +78,7 @@ QUIET = "2"
 
 
 def load(accelerator: str, threads: Optional[int]) -> TensorFlow:
-    """Import TensorFlow and set what can be set only before it is used."""
+    """Import TensorFlow and apply the settings that must precede its use."""
     require_nodes(accelerator)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", QUIET)
     tensorflow = limited("tensorflow")
@@ -100,7 +100,7 @@ def load(accelerator: str, threads: Optional[int]) -> TensorFlow:
 
 
 class TensorFlow(NumpyFramework):
-    """An imported TensorFlow that is to use one accelerator."""
+    """An imported TensorFlow for use with one accelerator."""
 
     name = "tensorflow"
     label_type = "int64"
@@ -113,16 +113,16 @@ class TensorFlow(NumpyFramework):
         self.place = f"/device:{self.device_type()}:0"
 
     def on_cpu(self) -> TensorFlow:
-        """Return TensorFlow for the CPU."""
+        """Return the same TensorFlow for use on the CPU."""
         return TensorFlow(self.tensorflow, "cpu")
 
     @property
     def build(self) -> Mapping[str, Any]:
-        """How TensorFlow was built; libraries and versions stand there for GPU builds only."""
+        """TensorFlow's build information. Only GPU builds state libraries and versions in it."""
         return dict(self.tensorflow.sysconfig.get_build_info())
 
     def facts(self) -> Dict[str, Optional[str]]:
-        """Return version, build ("cpu", "cu125", "rocm6.2") and the version of its runtime."""
+        """Return the version, the build ("cpu", "cu125", "rocm6.2"), and its runtime's version."""
         runtime = self.build.get("cuda_version") or self.build.get("rocm_version")
         build = "cpu"
         parts = str(runtime or "").split(".")
@@ -137,7 +137,7 @@ class TensorFlow(NumpyFramework):
         }
 
     def threads(self) -> Dict[str, Optional[int]]:
-        """Return the threads of an operator and across operators; None if TensorFlow decides."""
+        """Return the thread counts within and across operators, or None if TensorFlow decides."""
         threading = self.tensorflow.config.threading
         return {
             "framework": threading.get_intra_op_parallelism_threads() or None,
@@ -164,7 +164,7 @@ class TensorFlow(NumpyFramework):
         )
 
     def require_usable(self) -> str:
-        """Compute on the device and compare; raise CheckError with the reason if this fails."""
+        """Return a sentence if the device computes correctly. Raise CheckError if it does not."""
         tensorflow = self.tensorflow
         numpy = self.numpy
         accelerator = self.accelerator
@@ -193,7 +193,7 @@ class TensorFlow(NumpyFramework):
         return f"driver {driver}" if self.accelerator == "rocm" else ""
 
     def _why_none(self) -> str:
-        """Return what is known: TensorFlow itself logs the reason, and raises nothing."""
+        """Return a phrase on why TensorFlow lists no device. TensorFlow only logs the reason."""
         accelerator = self.accelerator
         row = ROWS[self.accelerator]
         driver = row.driver()
@@ -228,15 +228,15 @@ class TensorFlow(NumpyFramework):
         }
 
     def device_type(self) -> str:
-        """Return "CPU" or "GPU"; the accelerator's id if TensorFlow has no name for it."""
+        """Return "CPU" or "GPU", or the accelerator's id if TensorFlow has no name for it."""
         return ROWS[self.accelerator].device if self.accelerator in ROWS else self.accelerator
 
     def why_not(self, error: BaseException) -> str:
-        """Return a sentence on an error that says that the build lacks a kernel; else empty."""
+        """Return a sentence if the error says that the build lacks a kernel, or "" otherwise."""
         return without_kernel(error)
 
     def counted(self, what: str) -> Optional[int]:
-        """Return the bytes that TensorFlow holds on a GPU, or their maximum."""
+        """Return the bytes allocated on a GPU, or their peak if ``what`` is "peak"."""
         counters = self.tensorflow.config.experimental.get_memory_info(f"{self.device_type()}:0")
         return int(counters["current" if what == "allocated" else what])
 
@@ -245,12 +245,12 @@ class TensorFlow(NumpyFramework):
         self.tensorflow.test.experimental.sync_devices()
 
     def state_precision(self, stated: str) -> None:
-        """Switch TF32 off, which TensorFlow uses by default, unless it is stated."""
+        """Switch TF32 off if float32 is stated, since TensorFlow uses TF32 by default."""
         if stated == "float32":
             self.tensorflow.config.experimental.enable_tensor_float_32_execution(False)
 
     def precision(self) -> Dict[str, Any]:
-        """Return the settings in effect: those of matmuls and convolutions are the same."""
+        """Return the precision settings in effect, which matmuls and convolutions share."""
         config = self.tensorflow.config
         lowered = config.experimental.tensor_float_32_execution_enabled()
         rewriters = config.optimizer.get_experimental_options()
@@ -263,23 +263,23 @@ class TensorFlow(NumpyFramework):
         }
 
     def put(self, value: Any) -> Any:
-        """Copy numpy's array to the device."""
+        """Copy a NumPy array to the device."""
         return self.on_device(self.tensorflow.constant, value)
 
     def fetch(self, array: Any) -> Any:
-        """Return a tensor as numpy's."""
+        """Return a tensor as a NumPy array."""
         return array.numpy()
 
     def normalise(self, images: Any) -> Any:
-        """Convert bytes to float32, as the training does."""
+        """Convert image bytes to normalized float32, as in training."""
         return self.on_device(tensorflow_job.normalise, self.tensorflow, images)
 
     def batches(self, data: Tensors, count: int) -> List[tensorflow_job.Batch]:
-        """Return the first batches, normalised, with labels; small data are repeated."""
+        """Return the first ``count`` normalized batches with labels, repeating them if needed."""
         return list(self.on_device(super().batches, data, count))
 
     def on_device(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function whose operations run on the device."""
+        """Call a function so that its operations run on the device, and return its result."""
         with self.tensorflow.device(self.place):
             return function(*arguments)
 
@@ -288,7 +288,11 @@ class TensorFlow(NumpyFramework):
         return tensorflow_job.Job(self, self.tensorflow, self.place, seed % SEEDS)
 
     def observe(self, job: Any, batch: Any) -> Step:
-        """Train operator by operator and look at the tensors, then as a graph, profiled."""
+        """Return the devices and dtypes of a step's tensors, and the kernels of profiled training.
+
+        The tensors are those of a step that runs operator by operator. The profiled training runs
+        as a graph.
+        """
         seen = job.census(batch)
         return Step.of(seen, profile(self.tensorflow, partial(self.profiled, job, batch)))
 
@@ -309,7 +313,7 @@ class TensorFlow(NumpyFramework):
         return partial(self.on_device, partial(add, resource=number.handle, value=step))
 
     def triad(self, size: int) -> Callable[[], Any]:
-        """Return a step of gradient descent, a = a - s·b, which needs no new array."""
+        """Return a function that runs a gradient descent step, a = a - s·b, without a new array."""
         tensorflow = self.tensorflow
         on_device = self.on_device
         ones = on_device(tensorflow.ones, [size // 4])
@@ -320,7 +324,7 @@ class TensorFlow(NumpyFramework):
 
 
 def profile(tensorflow: Any, work: Callable[[], Any]) -> Observation:
-    """Run ``work``, which waits for the device, under the profiler."""
+    """Profile ``work``, which waits for the device, and return what ran."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     profiler = tensorflow.profiler.experimental
@@ -337,7 +341,7 @@ def profile(tensorflow: Any, work: Callable[[], Any]) -> Observation:
 
 
 def events(space: Any) -> Iterator[Tuple[str, bool, float]]:
-    """Yield the operations of the host and everything that ran on a device: name, side, µs."""
+    """Yield (name, on device, microseconds) of host operations and of everything on a device."""
     for plane in space.planes:
         on_device = plane.name.startswith(DEVICE)
         for line in plane.lines:

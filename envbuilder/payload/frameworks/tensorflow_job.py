@@ -21,7 +21,7 @@ Batch = Tuple[Any, Any]
 
 
 def normalise(tensorflow: Any, images: Any) -> Any:
-    """Convert bytes (N, 28, 28) to float32 with MNIST's mean and deviation, (N, 28, 28, 1)."""
+    """Normalize bytes (N, 28, 28) by MNIST's mean and deviation to float32 (N, 28, 28, 1)."""
     values = (tensorflow.cast(images, tensorflow.float32) / 255 - MEAN) / DEVIATION
     return tensorflow.reshape(values, [-1, SIDE, SIDE, 1])
 
@@ -29,7 +29,7 @@ def normalise(tensorflow: Any, images: Any) -> Any:
 def drop(tensorflow: Any, values: Any, share: float, seed: Any) -> Any:
     """Set values to 0 with probability ``share``, else divide them by 1 - ``share``.
 
-    The seed, two integers, decides the random numbers; without one nothing is dropped.
+    The two integers in ``seed`` determine the random numbers. Without a seed, nothing is dropped.
     """
     if seed is None:
         return values
@@ -44,7 +44,7 @@ def loss_of(tensorflow: Any, scores: Any, labels: Any) -> Any:
 
 
 def place_of(tensor: Any) -> str:
-    """Return the device whose memory holds a tensor; a variable has another name for it."""
+    """Return the device whose memory holds a tensor, which a variable calls its backing device."""
     return str(getattr(tensor, "backing_device", None) or tensor.device)
 
 
@@ -63,7 +63,7 @@ class Network:
             }
 
     def traced(self, function: Callable[..., Any], *signature: Any) -> Any:
-        """Return a function of TensorFlow that runs on the device, traced once for all sizes."""
+        """Return a TensorFlow function that runs on the device, traced once for all batch sizes."""
 
         def on_device(*arguments: Any) -> Any:
             with self.tensorflow.device(self.place):
@@ -73,9 +73,10 @@ class Network:
         return self.tensorflow.function(on_device, input_signature=specs, autograph=False)
 
     def activations(self, images: Any, seeds: Optional[Sequence[Any]] = None) -> List[Any]:
-        """Return each layer's output; the last are the scores before log_softmax.
+        """Return each layer's output. The last output holds the scores before log_softmax.
 
-        ``seeds`` are those of the two dropouts; without them this is the evaluation mode.
+        ``seeds`` has one seed for each of the two dropouts. Without it, nothing is dropped, as in
+        evaluation mode.
         """
         nn = self.tensorflow.nn
         variables = self.variables
@@ -97,7 +98,7 @@ class Network:
     def differentiate(
         self, images: Any, labels: Any, seeds: Sequence[Any]
     ) -> Tuple[Any, List[Any], List[Any]]:
-        """Return the mean loss, its gradient of each variable, and each layer's output."""
+        """Return the mean loss, its gradient for each variable, and each layer's output."""
         with self.tensorflow.GradientTape() as tape:
             outputs = self.activations(images, seeds)
             loss = loss_of(self.tensorflow, outputs[-1], labels)
@@ -105,7 +106,7 @@ class Network:
 
 
 class Job(NumpyJob):
-    """One training on one device."""
+    """One training run on one device."""
 
     def __init__(self, framework: NumpyFramework, tensorflow: Any, place: str, seed: int) -> None:
         self.framework = framework
@@ -137,7 +138,7 @@ class Job(NumpyJob):
         )
 
     def shuffle(self, data: Tensors) -> None:
-        """Begin an epoch."""
+        """Begin an epoch by shuffling and normalizing the images."""
         count = len(data.labels)
         with self._tensorflow.device(self._place):
             self.order = self._tensorflow.constant(self._generator.permutation(count))
@@ -152,7 +153,7 @@ class Job(NumpyJob):
         return self._run(self._update, self._shuffled, first, first + count)
 
     def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
-        """Train as ``step`` does; the masks follow from the seeds that the step uses."""
+        """Train like ``step``. Return the loss and the masks, derived from the step's seeds."""
         tensorflow = self._tensorflow
         with tensorflow.device(self._place):
             drawn = zip(model.DROPPED, model.SHARES, self._seeds(self._steps + 1))  # noqa: B905
@@ -163,7 +164,7 @@ class Job(NumpyJob):
         return self.step(first, count), masks
 
     def snapshot(self) -> List[Any]:
-        """Copy each parameter and Adadelta's averages on the device."""
+        """Return copies, on the device, of each parameter and its Adadelta averages."""
         variables = dict(zip(self.network.variables, self._means))  # noqa: B905 - Python 3.8
         with self._tensorflow.device(self._place):
             copies: List[Any] = []
@@ -191,7 +192,7 @@ class Job(NumpyJob):
         return update(*batch, *bounds, self._steps)
 
     def _seeds(self, number: Any) -> List[Any]:
-        """Return the dropouts' two seeds in a step; those of a job with another seed differ."""
+        """Return the seeds of both dropouts in step ``number``, which depend on the job's seed."""
         numbers = [(2 * self._seed + layer) % (1 << 31) for layer in range(2)]
         return [self._tensorflow.stack([number, layer]) for layer in numbers]
 
@@ -218,10 +219,10 @@ class Job(NumpyJob):
             self._rate.assign(self._rate * GAMMA)
 
     def fetch(self, losses: Sequence[Any]) -> List[float]:
-        """Return losses as numbers, all at once."""
+        """Return losses as numbers, fetched from the device all at once."""
         with self._tensorflow.device(self._place):
             return list(self._tensorflow.stack(list(losses)).numpy().tolist())
 
     def classify(self, images: Any) -> Any:
-        """Return log-probabilities of normalised images."""
+        """Return the log-probabilities of normalized images."""
         return self._classify(images)

@@ -1,4 +1,4 @@
-"""PyTorch, judged through eager training as its example writes it."""
+"""PyTorch, verified with eager training, as in PyTorch's MNIST example."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..training import eager, model
 
 
 def load(accelerator: str, threads: Optional[int]) -> Torch:
-    """Import torch; raise CheckError instead where its import may never end."""
+    """Import torch. Raise CheckError instead if the import might never end."""
     torch = device.torch_for(accelerator)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -29,7 +29,7 @@ def load(accelerator: str, threads: Optional[int]) -> Torch:
 
 
 class Torch(Framework):
-    """An imported torch that is to use one accelerator."""
+    """An imported torch for use with one accelerator."""
 
     name = "torch"
 
@@ -42,22 +42,22 @@ class Torch(Framework):
         self.version = str(torch.__version__)
 
     def extend(self, names: Sequence[str]) -> None:
-        """Load IPEX; others take effect in compiled code only."""
+        """Load IPEX if it is named. The other extensions take effect only in compiled code."""
         if "ipex" in names:
             self.ipex = facts.load_extension("ipex")
 
     def on_cpu(self) -> Torch:
-        """Return torch for the CPU."""
+        """Return the same torch for use on the CPU."""
         return Torch(self.torch, "cpu")
 
     def facts(self) -> Dict[str, Optional[str]]:
-        """Return version, build and the version of the build's runtime."""
+        """Return torch's version, its build, and the version of the build's runtime."""
         build = build_of(self.torch)
         runtime = runtime_of(self.torch)
         return {"version": self.version, "build": build, "runtime": runtime}
 
     def threads(self) -> Dict[str, Optional[int]]:
-        """Return the threads of an operator and across operators."""
+        """Return the thread counts within and across operators."""
         torch = self.torch
         return {"framework": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
 
@@ -66,7 +66,7 @@ class Torch(Framework):
         return device.require_build(self.torch, self.accelerator)
 
     def require_usable(self) -> str:
-        """Compute on the device and compare; name its runtime."""
+        """Check that the device computes correctly. Return a sentence that names its runtime."""
         usable = device.require_usable(self.torch, self.accelerator)
         device.require_arrays(self.torch)
         return f"{usable}; {self.row.runtime(self.torch)}"
@@ -76,16 +76,16 @@ class Torch(Framework):
         return self.row.describe(self.torch)
 
     def device_type(self) -> str:
-        """Return torch's name for it: AMD's GPUs are "cuda", too."""
+        """Return torch's device type. AMD's GPUs have the type "cuda", like NVIDIA's."""
         return device_of(self.accelerator)
 
     def why_not(self, error: BaseException) -> str:
-        """Return a sentence on an error that says that the build lacks a kernel; else empty."""
+        """Return a sentence if the error says that the build lacks a kernel, or "" otherwise."""
         sentence = device.without_kernel(error)
         return f"{sentence} ({self.row.kernels(self.torch)})" if sentence else ""
 
     def counted(self, what: str) -> Optional[int]:
-        """Return the bytes in one of the accelerator's counters; None if torch has no such."""
+        """Return one of the device's memory counters in bytes, or None if torch lacks it."""
         return self.row.counted(self.torch, getattr(self.row, what))
 
     def wait(self, result: Any = None) -> None:
@@ -93,11 +93,11 @@ class Torch(Framework):
         device.synchronize(self.torch, self.accelerator)
 
     def state_precision(self, stated: str) -> None:
-        """Switch TF32 off in cuDNN's convolutions, unless it is stated."""
+        """Switch TF32 off in cuDNN's convolutions if float32 is stated."""
         precision.prepare(self.torch, stated)
 
     def precision(self) -> Dict[str, Any]:
-        """Return the settings in effect."""
+        """Return the precision settings in effect, as in the report."""
         return precision.observe(self.torch, self.accelerator)
 
     def hold(self, split: Split) -> Tensors:
@@ -113,23 +113,23 @@ class Torch(Framework):
         return eager.content(self.torch, array)
 
     def floats(self, arrays: Sequence[Any]) -> bytes:
-        """Return the numbers of tensors as float32, copied from the device."""
+        """Return the tensors' numbers as float32 bytes, copied back from the device."""
         return eager.floats(self.torch, arrays)
 
     def batches(self, data: Tensors, count: int) -> List[eager.Batch]:
-        """Return the first batches, normalised and arranged; small data are repeated."""
+        """Return the first normalized batches in the form's layout, repeating them if needed."""
         pairs = eager.batches(data, count)
         return [(model.arrange(self.torch, images, self.form), labels) for images, labels in pairs]
 
     def job(self, seed: int) -> eager.Job:
-        """Prepare a new network in its fastest form, with IPEX if that is loaded."""
+        """Prepare a new network in its fastest form, optimized by IPEX if that is loaded."""
         job = eager.prepare(self.torch, self.accelerator, self.form, seed)
         if self.ipex is not None:
             eager.optimize_by_ipex(self.ipex, job)
         return job
 
     def observe(self, job: Any, batch: Any) -> Step:
-        """Train with hooks on every layer, then under the profiler."""
+        """Return what hooks on every layer, and then the profiler, saw in training."""
         job.model.train()
         return Step.of(
             eager.observe(job, *batch),
@@ -156,7 +156,10 @@ class Torch(Framework):
         return partial(number.add_, 1)
 
     def traffic(self, path: str) -> Optional[Traffic]:
-        """Return what moves bytes along a path of memory."""
+        """Return a number of bytes and a function that moves them along a memory path.
+
+        Return None if this machine has no such path.
+        """
         torch = self.torch
         row = self.row
         place = device_of(self.accelerator)
@@ -178,7 +181,7 @@ class Torch(Framework):
         return COPY, partial(target.copy_, source, non_blocking=pinned)
 
     def _room(self) -> Tuple[Optional[int], Optional[int]]:
-        """Return the bytes that can still be allocated, and those of the CPU's caches."""
+        """Return the bytes that can still be allocated, and the bytes of the CPU's caches."""
         if self.row.free:
             return int(getattr(self.row.module(self.torch), self.row.free)()[0]), None
         # MPS and integrated GPUs use the system's memory.

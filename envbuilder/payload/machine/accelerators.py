@@ -1,7 +1,8 @@
-"""The accelerators that the payload can verify, one row each, and which of them a torch drives.
+"""The accelerators that the payload can verify, and which of them a build of torch drives.
 
-All that differs between accelerators is in their rows, so another one is another row. The CPU is a
-row, too; elsewhere only the CPU is compared by name, where it has no device to choose or wait for.
+Each accelerator is one row, which contains everything that differs between accelerators, so
+supporting another one takes only another row. The CPU has a row like the others. Elsewhere, only
+the CPU is compared by name, where it has no device to choose or wait for.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def build_of(torch: Any) -> str:
 
 
 def stated_build(torch: Any) -> str:
-    """Return the build that the version's local part states; empty if it states none."""
+    """Return the build stated in the local part of torch's version, or "" if none is stated."""
     local: str = str(torch.__version__).partition("+")[2]
     return local if _BUILD.fullmatch(local) else ""
 
 
 def compiled_build(torch: Any) -> str:
-    """Return the build by the version of the runtime that was compiled in."""
+    """Return the build, derived from the version of the runtime that was compiled in."""
     hip = getattr(torch.version, "hip", None)
     cuda = torch.version.cuda
     if hip:
@@ -59,7 +60,7 @@ def architectures(torch: Any) -> List[str]:
 
 
 def target_of(name: Any) -> str:
-    """Return an architecture without its features: "gfx90a:sramecc+:xnack-" is a gfx90a."""
+    """Return an architecture without its features, as in gfx90a for "gfx90a:sramecc+:xnack-"."""
     return str(name).partition(":")[0]
 
 
@@ -134,11 +135,11 @@ class Accelerator:
         return int(module.device_count()) if module else 0
 
     def module(self, torch: Any) -> Any:
-        """Return torch's module for such devices; only the CPU has none."""
+        """Return torch's module for this type of device. Only the CPU has none."""
         return getattr(torch, self.device)
 
     def counted(self, torch: Any, counter: str) -> Optional[int]:
-        """Return the bytes in one of its memory counters; None if torch has no such counter."""
+        """Return one of the device's memory counters in bytes, or None if torch lacks it."""
         function = getattr(self.module(torch), counter, None) if counter else None
         return int(function()) if function else None
 
@@ -149,7 +150,10 @@ def _cpu_libraries(torch: Any) -> str:
 
 
 def _capability(torch: Any) -> Optional[str]:
-    """Return the instruction set that torch's kernels use; before 2.1 no function returns it."""
+    """Return the instruction set that torch's CPU kernels use.
+
+    It is parsed from the text of the configuration, since no function returns it before torch 2.1.
+    """
     found = re.search(r"CPU capability usage: (.+)", torch.__config__.show())
     return found.group(1) if found else None
 
@@ -287,7 +291,7 @@ ACCELERATORS = {row.name: row for row in (_CPU, _CUDA, _ROCM, _XPU, _MPS)}
 
 
 def device_of(accelerator: str) -> str:
-    """Return an accelerator's type of device in torch."""
+    """Return torch's device type for an accelerator."""
     return ACCELERATORS[accelerator].device
 
 

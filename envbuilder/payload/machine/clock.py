@@ -40,7 +40,7 @@ Wait = Callable[..., None]
 
 
 def since(began: float) -> float:
-    """Return the seconds since the counter read ``began``; RuntimeError if it did not advance."""
+    """Return the seconds since ``began``. Raise RuntimeError if the clock did not advance."""
     elapsed = time.perf_counter() - began
     if not elapsed > 0:
         raise RuntimeError(f"the clock that times the work moved by {elapsed:.3f} s during it")
@@ -82,9 +82,9 @@ def median_seconds(wait: Wait, work: Callable[[], Any], budget: float) -> float:
 class Reading:
     """All clocks at one moment, in seconds.
 
-    ``uptime`` is the kernel's own count and ``raw`` the clock that NTP does not slew; None if the
-    system has none. ``width`` is the time that reading all of them took: they may differ by as
-    much.
+    ``uptime`` is the kernel's own count, and ``raw`` is the clock that NTP does not slew. Each is
+    None if the system has none. ``width`` is the time that reading all clocks took, by which they
+    may differ.
     """
 
     counter: float
@@ -112,9 +112,9 @@ def parse_uptime(text: str) -> Optional[float]:
 
 
 def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:
-    """Return why durations between two readings are wrong, and a sentence on the clocks.
+    """Return the reasons why durations between two readings are wrong, and a text on the clocks.
 
-    A change of the wall clock is reported and harmless. The kernel's uptime continues while a
+    A change of the wall clock is harmless and only reported. The kernel's uptime continues while a
     machine sleeps, and a library that fakes the time of a process does not affect it.
     """
     elapsed = after.counter - before.counter

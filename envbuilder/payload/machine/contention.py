@@ -1,9 +1,9 @@
-"""Competition for the processor during timed work: what the system counted meanwhile.
+"""Competition for the processor during timed work, as counted by the system.
 
 Linux counts how long tasks waited for a CPU (pressure), how long a quota kept a cgroup from running
 (throttling) and how long the hypervisor ran other machines (steal). Other systems count only the
-CPU time and the context switches of this process. What is not counted is None. The facts are judged
-outside of the environment.
+CPU time and the context switches of this process. Counts that a system does not provide are None.
+The counts are evaluated outside the environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUSY = (1, 2, 3, 6, 7)
 
 @dataclass(frozen=True)
 class Reading:
-    """All counters at one moment, named as in the report; None if the system has none."""
+    """All counters at one moment, named as in the report. A counter the system lacks is None."""
 
     seconds: float
     cpu_seconds: float
@@ -70,9 +70,10 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
 
 
 def between(before: Reading, after: Reading, workers: Optional[int]) -> Dict[str, Any]:
-    """Return what happened between two readings, as it appears in the report.
+    """Return what competed for the processor between two readings, as it appears in the report.
 
-    ``workers`` is the number of threads that share the work, None if an accelerator does it.
+    ``workers`` is the number of threads that share the work, or None if an accelerator does the
+    work.
     """
     limits = threads.fetch()
     result: Dict[str, Any] = {
@@ -101,7 +102,7 @@ def parse_pressure(text: str) -> Optional[float]:
 
 
 def parse_throttling(text: str) -> Optional[Tuple[float, int]]:
-    """Return a cgroup's throttled seconds and periods from ``cpu.stat``; None if not counted."""
+    """Return a cgroup's throttled seconds and periods from ``cpu.stat``, or None if absent."""
     lines = re.findall(r"^(\w+) +([0-9]{1,18})$", text, re.MULTILINE)
     fields = {name: int(value) for name, value in lines}
     if "nr_throttled" not in fields:
@@ -114,9 +115,10 @@ def parse_throttling(text: str) -> Optional[Tuple[float, int]]:
 def parse_ticks(
     text: str, allowed: FrozenSet[int], ticks: int, columns: Sequence[int]
 ) -> Optional[float]:
-    """Return the seconds in some columns of ``/proc/stat``, of the allowed CPUs together.
+    """Return the seconds that the allowed CPUs together spent in these columns of ``/proc/stat``.
 
-    None if it has none of these CPUs, or not these columns.
+    Return None if the file has none of these CPUs or lacks a column. ``ticks`` is the number of
+    ticks per second.
     """
     names = {f"cpu{number}" for number in allowed}
     counted = []

@@ -1,8 +1,8 @@
-"""One accelerator as torch sees it: its import, whether it is usable, and waiting for it.
+"""An accelerator as torch sees it: importing torch, checking the device, and waiting for it.
 
 ROCm builds of torch 2.13 hang while they are imported on a machine without ``/dev/kfd``
-(pytorch#189110). So the device nodes are examined before, by the standard library alone, and no
-import is without a limit.
+(pytorch#189110). Therefore the device nodes are examined first, with the standard library alone,
+and every import has a time limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_KERNEL = (
 
 
 def torch_for(accelerator: str) -> Any:
-    """Import torch, where that can end."""
+    """Import torch. Raise CheckError instead if a missing device node could make it hang."""
     require_nodes(accelerator)
     return limited("torch")
 
@@ -57,7 +57,8 @@ def torch_for(accelerator: str) -> Any:
 def limited(name: str) -> Any:
     """Import a module, and end this process if that takes longer than the limit.
 
-    A thread would not do: what hangs may hold the interpreter's lock.
+    A thread could not enforce the limit, because an import that hangs may hold the interpreter's
+    lock.
     """
     faulthandler.dump_traceback_later(SECONDS, exit=True, file=_STDERR)
     try:
@@ -67,14 +68,14 @@ def limited(name: str) -> Any:
 
 
 def require_nodes(accelerator: str) -> None:
-    """Raise CheckError if a device node is missing that the accelerator or this torch needs."""
+    """Raise CheckError if the accelerator or this torch needs a device node that is missing."""
     missing = obstacle(accelerator)
     if missing:
         raise CheckError(missing)
 
 
 def obstacle(accelerator: str) -> str:
-    """Return the sentence of that error; empty if nothing is missing."""
+    """Return the message of the error that ``require_nodes`` raises, or "" if it raises none."""
     for row in ACCELERATORS.values():
         if row.nodes and (row.name == accelerator or _installed(row)):
             problem = next(filter(None, map(_problem, map(Path, row.nodes))), "")
@@ -118,16 +119,16 @@ def synchronize(torch: Any, accelerator: str) -> None:
 
 
 def count(accelerator: str) -> int:
-    """Import torch and return how many of these devices it sees."""
+    """Import torch and return how many devices of this accelerator it sees."""
     torch = torch_for(accelerator)
     row = ACCELERATORS[accelerator]
     return row.count(torch) if row.drives(torch) else 0
 
 
 def require_build(torch: Any, accelerator: str) -> str:
-    """Return a sentence on the build; raise CheckError if it can never drive the accelerator.
+    """Return a sentence on the build. Raise CheckError if it can never drive the accelerator.
 
-    So it does if the version states another build than was compiled in.
+    CheckError is raised as well if the version states a different build than was compiled in.
     """
     version = str(torch.__version__)
     build = build_of(torch)
@@ -150,9 +151,9 @@ def require_build(torch: Any, accelerator: str) -> str:
 
 
 def require_arrays(torch: Any) -> None:
-    """Raise CheckError if torch cannot exchange arrays with the numpy that is installed, if any.
+    """Raise CheckError if numpy is installed but torch cannot exchange arrays with it.
 
-    torch before 2.3 was built for numpy 1: with numpy 2 it is imported, and only warns.
+    torch before 2.3 was built for numpy 1. With numpy 2, it can be imported and only warns.
     """
     if importlib.util.find_spec("numpy") is None:
         return
@@ -169,7 +170,7 @@ def require_arrays(torch: Any) -> None:
 
 
 def require_usable(torch: Any, accelerator: str) -> str:
-    """Allocate, compute, read back and compare; raise CheckError with the reason if this fails."""
+    """Return a sentence if the device computes correctly. Raise CheckError if it does not."""
     row = ACCELERATORS[accelerator]
     require_undisguised(accelerator, os.environ)
     if accelerator != "cpu" and not row.available(torch):
@@ -192,7 +193,7 @@ def require_usable(torch: Any, accelerator: str) -> str:
 
 
 def without_kernel(error: BaseException) -> str:
-    """Return a sentence for an error that says that this build lacks a kernel; else empty."""
+    """Return a sentence if the error says that this build lacks a kernel, or "" otherwise."""
     text = str(error).lower().replace("_", " ")
     if not any(phrase in text for phrase in NO_KERNEL):
         return ""
@@ -200,9 +201,10 @@ def without_kernel(error: BaseException) -> str:
 
 
 def require_undisguised(accelerator: str, environ: Mapping[str, str]) -> None:
-    """Raise CheckError if a variable makes the driver take the device for another one.
+    """Raise CheckError if a variable makes the driver treat the device as a different one.
 
-    What then runs proves nothing of the device: its kernels are those of another architecture.
+    Work that then runs proves nothing about the device: its kernels are those of another
+    architecture.
     """
     prefix = ACCELERATORS[accelerator].disguises
     names = [name for name in sorted(environ) if prefix and name.startswith(prefix)]

@@ -25,7 +25,7 @@ EXTENDED = {"zentf": "tensorflow"}
 
 
 def platform_facts() -> Dict[str, str]:
-    """Return the version of Python and the platform."""
+    """Return Python's version and the platform (operating system and machine type)."""
     system = platform.system().lower()
     machine = platform.machine().lower()
     return {"python": platform.python_version(), "platform": f"{system}/{machine}"}
@@ -53,13 +53,13 @@ def allocator(maps: Path = Path("/proc/self/maps")) -> str:
 
 
 def seconds_since_start() -> float:
-    """Return the seconds since this process was created; if unknown, since this import."""
+    """Return the seconds since this process was created or, if unknown, since this import."""
     created = parse_age(read_text(Path("/proc/self/stat")))
     return time.monotonic() - IMPORTED if created is None else created
 
 
 def parse_age(stat: str) -> Optional[float]:
-    """Return the age of a process in seconds, to 10 ms, from its ``/proc/PID/stat``; else None."""
+    """Return a process's age in seconds, to 10 ms, from ``/proc/PID/stat``, or None if unknown."""
     try:
         # The second field, the command's name, may have spaces and parentheses; starttime is the
         # 22nd field, so the 20th after the name. It counts clock ticks since boot. (proc(5))

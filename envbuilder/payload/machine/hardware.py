@@ -1,4 +1,4 @@
-"""The processor, memory and GPU drivers of this machine, and what this process uses; no torch."""
+"""The machine's processor, memory and GPU drivers, and this process's memory, without torch."""
 
 from __future__ import annotations
 
@@ -60,13 +60,16 @@ def physical_memory() -> Optional[int]:
 
 
 def nvidia_driver(version: Path = Path("/proc/driver/nvidia/version")) -> Optional[str]:
-    """Return the version of NVIDIA's kernel driver from /proc, else from NVML (WSL), else None."""
+    """Return the version of NVIDIA's kernel driver from /proc or, as on WSL, from NVML, or None."""
     match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.[\d.]+)", read_text(version))
     return match.group(1) if match else _nvml_driver()
 
 
 def amdgpu_driver(module: Path = Path("/sys/module/amdgpu")) -> Optional[str]:
-    """Return the version of AMD's kernel driver: its own, else the kernel's; None without it."""
+    """Return the version of AMD's kernel driver, or Linux's version if the driver has none.
+
+    Return None if the driver is not loaded.
+    """
     # Only AMD's packages of the driver have a version of their own.
     version = read_text(module / "version").strip()[:40]
     return version or (f"of Linux {platform.release()}" if module.is_dir() else None)
@@ -97,7 +100,7 @@ def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
 
 
 def available_bytes(root: Path = ROOT) -> Optional[int]:
-    """Return the bytes this process may still allocate, by the system and each of its cgroups."""
+    """Return how many bytes the system and this process's cgroups still let it allocate."""
     system = re.findall(
         r"^MemAvailable:\s+([0-9]{1,15}) kB$", read_text(root / "proc/meminfo"), re.MULTILINE
     )

@@ -53,7 +53,7 @@ def chosen_by_user(value: Optional[str]) -> Optional[int]:
 
 
 def fetch(root: Path = ROOT, allowed: Optional[FrozenSet[int]] = None) -> CpuFacts:
-    """Read the facts of this process. ``root`` and ``allowed`` replace the machine in tests."""
+    """Read this process's CPU limits. ``root`` and ``allowed`` replace the machine in tests."""
     cpus = allowed_cpus() if allowed is None else allowed
     return CpuFacts(len(cpus), read_quota(root), read_physical(root, cpus))
 
@@ -117,9 +117,10 @@ def _inside(path: str, top: str) -> List[str]:
 
 
 def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
-    """Parse ``/proc/self/cgroup``: (mount name, path) per hierarchy that may have the controller.
+    """Parse ``/proc/self/cgroup`` into (mount name, path) of each hierarchy with the controller.
 
-    The mount name is empty for cgroup v2. Lines that do not parse are ignored.
+    The mount name is empty for cgroup v2, which may lack the controller. Lines that do not parse
+    are ignored.
     """
     return [
         (controllers, path)
@@ -129,9 +130,9 @@ def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
 
 
 def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
-    """Parse ``/proc/self/mountinfo``: controller → (folder, the cgroup that is mounted there).
+    """Map each controller in ``/proc/self/mountinfo`` to its folder and the cgroup mounted there.
 
-    The controller is empty for cgroup v2. Only mounts in the usual place count, ``/sys/fs/cgroup``.
+    The controller is empty for cgroup v2. Only mounts below ``/sys/fs/cgroup`` count.
     """
     mounted = {}
     for top, folder, version, options in _CGROUP_MOUNT.findall(text):
@@ -142,7 +143,7 @@ def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
 
 
 def parse_quota(text: str) -> Optional[float]:
-    """Return quota over period ("150000 100000"), in CPUs; None for "max", -1 or the like."""
+    """Return quota divided by period, as in "150000 100000", or None for "max", -1 and the like."""
     numbers = re.fullmatch(r"\s*([1-9][0-9]{0,14})\s+([1-9][0-9]{0,14})\s*", text)
     return int(numbers.group(1)) / int(numbers.group(2)) if numbers else None
 
@@ -162,7 +163,7 @@ def siblings(root: Path, cpu: int) -> FrozenSet[int]:
 
 
 def parse_cpu_list(text: str) -> FrozenSet[int]:
-    """Parse a kernel CPU list such as "0-3,8"; empty if it does not parse."""
+    """Parse a kernel CPU list such as "0-3,8". Return an empty set if it does not parse."""
     cpus: Set[int] = set()
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")
@@ -191,7 +192,7 @@ def _number(text: str) -> Optional[int]:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text; nothing if it cannot be read."""
+    """Return a file's text, or "" if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):  # a null byte in a path

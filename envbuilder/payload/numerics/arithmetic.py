@@ -1,9 +1,9 @@
 """Correctness of the arithmetic: small computations on the device against float64, by dtype.
 
 All errors are relative and norm-wise: the norm of the difference over the norm of the reference.
-Both sides start from equal numbers, rounded to the device's dtype, and gradients are compared, too.
-In float32 each case must run; half precision is checked if the device supports it, and unsupported
-cases are listed.
+Both sides start from equal numbers, rounded to the device's dtype. Results and gradients are
+compared. In float32 each case must run; half precision is checked if the device supports it, and
+unsupported cases are listed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ class Case:
 
 
 def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
-    """Run each case in ``dtype``; the tolerance for float32 is that of the stated precision."""
+    """Run each case in ``dtype`` and return its error.
+
+    The tolerance for float32 is that of the stated precision.
+    """
     result = Errors(dtype, TOLERANCE[stated if dtype == "float32" else dtype])
     for name, case in CASES.items():
         try:
@@ -113,13 +116,13 @@ def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> List[A
 
 
 def relative_error(ours: Any, exact: Any) -> float:
-    """Return the difference's norm over that of ``exact``; infinite if anything is not finite."""
+    """Return the norm of the difference over that of ``exact``, or infinity if it is not finite."""
     difference = (ours.detach().to("cpu").double() - exact.detach()).norm()
     return or_infinite(float(difference / exact.detach().norm()))
 
 
 def or_infinite(error: float) -> float:
-    """Return an error; infinity instead of NaN, which every comparison would let pass."""
+    """Return an error, or infinity if it is NaN, which every comparison would let pass."""
     return error if math.isfinite(error) else math.inf
 
 
@@ -139,14 +142,14 @@ def _in_place(torch: Any, target: Any, left: Any, right: Any) -> Any:
 
 
 def _random(torch: Any, values: Any) -> Any:
-    """Return the values; NaN where a drawn number is not finite."""
+    """Return the values, with NaN where a drawn random number is not finite."""
     # Eight million where the fault was seen; on a CPU that takes half a second.
     count = 16 if values.device.type == "cpu" else 2048
     return values + 0 * torch.randn_like(values.expand(count, len(values))).sum(dim=0)
 
 
 def _dropout(torch: Any, values: Any) -> Any:
-    """Return the values; NaN if dropout drops another share than a half, within 10 deviations."""
+    """Return the values, or NaN if the share that dropout drops is off by over 10 deviations."""
     kept = torch.nn.functional.dropout(torch.ones_like(values.expand(16, len(values))), 0.5) != 0
     return values if abs(float(kept.float().mean()) - 0.5) < 0.02 else values * math.nan
 
@@ -157,7 +160,7 @@ def _convolution(
     weight: Callable[..., Any] = lambda torch, array: array,
     **options: int,
 ) -> Case:
-    """Return a convolution of what two functions make of images and weight."""
+    """Return a case that convolves images with a weight, each transformed by a function."""
 
     def compute(torch: Any, first: Any, second: Any) -> Any:
         arrays = images(torch, first), weight(torch, second)

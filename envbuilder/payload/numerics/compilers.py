@@ -1,10 +1,11 @@
-"""Value of torch.compile backends: right gradients and outputs first, then speed.
+"""Evaluation of torch.compile backends: correct gradients and outputs first, then speed.
 
-Timings of a backend count only after its results agreed with float64. Gradients are checked in the
-published form of the network and in the trained one, with batch 64: torch 2.13.0+cpu's Inductor on
-AVX-512 returns zero gradients for the convolutions of one form and right ones for the other.
-Weights change in place between the checks: zentorch 2.13.0.2 keeps packed weights by their address
-and keeps using them for whatever is stored there later, unless its weight cache is off.
+Timings of a backend count only after its results agreed with float64. Gradients are checked with
+batches of 64 in two forms of the network, the published one and the trained one. This is because
+torch 2.13.0+cpu's Inductor on AVX-512 returns zero gradients for the convolutions of one form and
+right ones for the other. Weights change in place between the checks: zentorch 2.13.0.2 keeps packed
+weights by their address and keeps using them for whatever is stored there later, unless its weight
+cache is off.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
 
 
 def explain(error: BaseException) -> str:
-    """Return one line on why a backend failed; plain words for the usual cause, no C++ compiler."""
+    """Return one line on why a backend failed, in plain words if a compiler or header is absent."""
     text = str(error)
     if "InvalidCxxCompiler" in type(error).__name__ + text or "No working C++ compiler" in text:
         return "torch.compile needs a C++ compiler and found none that works; install g++"
@@ -216,7 +217,10 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
 def _in_turns(
     bench: Bench, rounds: int, work: Callable[[int, Any], Any], eagerly: Any, compiled: Any
 ) -> Tuple[float, float]:
-    """Return the median seconds of both, which are timed in turns: the machine may change."""
+    """Return the median seconds of ``work`` with ``eagerly`` and with ``compiled``.
+
+    The two are timed in turns, because the machine's speed may change.
+    """
     spent: List[List[float]] = [[], []]
     for number in range(rounds):
         for samples, subject in zip(spent, (eagerly, compiled)):  # noqa: B905 - Python 3.8
@@ -234,9 +238,10 @@ def _within(error: Optional[float]) -> bool:
 
 
 def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
-    """Return the status and detail of "compile BACKEND": a fault is a warning, never a failure.
+    """Return the status and detail of the check "compile BACKEND".
 
-    The environment trains eagerly; a wrong backend only loses its recommendation.
+    A fault is a warning, never a failure, because the environment trains eagerly. A wrong backend
+    only loses its recommendation.
     """
     name = outcome.backend
     problems = []
@@ -269,9 +274,9 @@ def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
 
 
 def summary(outcome: Outcome, tolerance: float) -> Dict[str, Any]:
-    """Return an entry of the report's ``compile``: milliseconds, speedups, and what counts.
+    """Return a backend's entry in the report's ``compile``: errors, milliseconds and speedups.
 
-    A speedup above 1 is faster than eager mode.
+    A speedup above 1 is faster than eager mode. ``counts`` tells whether timings are valid.
     """
     return {
         "backend": outcome.backend,

@@ -49,13 +49,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest errors over all trials: of the loss, and of each parameter's gradient."""
+    """Largest errors of the loss and of each parameter's gradient, over all trials."""
 
     loss: float
     gradients: Dict[str, float]
 
     def worst(self) -> Tuple[str, float]:
-        """Return name and error of the largest difference; in a tie, that nearest to the input."""
+        """Return the name and error of the largest difference.
+
+        In a tie, this is the parameter nearest to the input.
+        """
         name = max(self.gradients, key=lambda key: self.gradients[key])
         if self.loss > self.gradients[name]:
             return "loss", self.loss
@@ -67,15 +70,15 @@ class Comparison:
 
 
 def network(torch: Any, form: model.Form) -> Any:
-    """Build the real network without dropout, which differs between devices; weights are fixed."""
+    """Build the real network with fixed weights and no dropout, which differs between devices."""
     return model.build(torch, SEED, form, shares=(0.0, 0.0))
 
 
 def trials(torch: Any, data: Tensors) -> List[Trial]:
     """Compute consecutive steps on real batches of 64, in float64, eagerly, on the CPU.
 
-    The network has its published form. Batch and weights change from step to step, because a
-    backend may be right at first and then reuse cached ones.
+    The network has its published form. The batch and the weights change from step to step, because
+    a backend may be right at first and then reuse a cached batch or cached weights.
     """
     net = network(torch, model.PUBLISHED).double()
     result = []
@@ -92,7 +95,7 @@ def trials(torch: Any, data: Tensors) -> List[Trial]:
 
 
 def check(torch: Any, form: model.Form, net: Any, call: Any, steps: List[Trial]) -> Comparison:
-    """Repeat the trials on ``net``, called through ``call`` (``net`` or its compiled form)."""
+    """Repeat the trials with ``call`` (``net`` or its compiled form) and return the errors."""
     ours = []
     for trial in steps:
         load_weights(torch, net, trial)
@@ -109,7 +112,7 @@ def load_weights(torch: Any, net: Any, trial: Trial) -> None:
 
 
 def backward(torch: Any, net: Any, call: Any, images: Any, labels: Any) -> Step:
-    """Run forward through ``call``, then backward, and collect the gradients from ``net``."""
+    """Run ``call`` forward and backward, and return its loss and the gradients of ``net``."""
     net.train()
     net.zero_grad()
     loss = torch.nn.functional.nll_loss(call(images), labels)
@@ -120,7 +123,7 @@ def backward(torch: Any, net: Any, call: Any, images: Any, labels: Any) -> Step:
 
 
 def compare(ours: List[Step], steps: List[Trial]) -> Comparison:
-    """Return the largest errors of ``ours``, one step per trial."""
+    """Return the largest errors of ``ours``, which contains one step per trial."""
     losses = [0.0]
     gradients = dict.fromkeys(steps[0].exact.gradients, 0.0)
     for number, trial in enumerate(steps):

@@ -1,4 +1,7 @@
-"""Checks of the ranks: work done, on separate devices, with equal results. Pure functions."""
+"""Checks that the ranks did their work, on separate devices, with equal results.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ SAME = 1e-6
 
 @dataclass
 class Ended:
-    """How a part of the work ended (None: stopped after ``limit`` s), and the files it left.
+    """How one run of ranks ended, and the contents of the files that it left.
 
-    For each rank: its result, its last state, and its gradients and weights as float32.
+    ``returncode`` is None if the run was stopped after ``limit`` seconds. The files contain each
+    rank's result, its last state, and its gradients and weights as float32.
     """
 
     returncode: Optional[int]
@@ -74,7 +78,7 @@ def _why(ended: Ended, lost: Sequence[int]) -> str:
 
 
 def _exit_codes(ended: Ended, numbers: Sequence[int]) -> Dict[int, int]:
-    """Return the exit codes of these ranks that torchrun's summary of failures contains."""
+    """Map these ranks to their exit codes, as far as torchrun's summary of failures has them."""
     pattern = r"^\s*rank\s*:\s*(\d+)\b.*\n\s*exitcode\s*:\s*(-?\d+)"
     pairs = re.findall(pattern, ended.output, re.MULTILINE)
     codes = {int(rank): int(code) for rank, code in pairs}
@@ -99,7 +103,7 @@ def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
 
 
 def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
-    """Require the gradients of one process over the joined batch."""
+    """Require the gradients that one process computes over the joined batch."""
     error = result["gradient_error"]
     tolerance = result["gradient_tolerance"]
     phrase = f"{result['gradient']} differs by {'?' if error is None else format(error, '.1e')}"
@@ -112,7 +116,7 @@ def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
 
 
 def check_same(kind: str, contents: Sequence[bytes]) -> Tuple[str, str]:
-    """Require that all ranks have the same numbers."""
+    """Require that all ranks have the same numbers, within a tolerance."""
     if not contents[0]:
         raise CheckError(f"there are no {kind}")
     differences = [difference(contents[0], other) for other in contents[1:]]
@@ -125,7 +129,7 @@ def check_same(kind: str, contents: Sequence[bytes]) -> Tuple[str, str]:
 
 
 def difference(ours: bytes, theirs: bytes) -> float:
-    """Return |ours - theirs| / |ours| (norms) of float32 arrays; infinite if not comparable."""
+    """Return |ours - theirs| / |ours| (norms) of float32 arrays, or infinity if not comparable."""
     if ours == theirs:
         return 0.0
     if len(ours) != len(theirs) or len(ours) % 4:

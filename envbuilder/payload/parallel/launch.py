@@ -46,9 +46,9 @@ DEVICE_STEPS = 500
 
 
 def run(options: argparse.Namespace, indices: Sequence[int], index: Optional[int] = None) -> Ended:
-    """Start one device's rank alone, or all of this machine by torchrun (``index`` None).
+    """Run one device's rank alone, or this machine's ranks by torchrun if ``index`` is None.
 
-    Returns after their end.
+    Return after they have ended.
     """
     with TemporaryDirectory(prefix="envbuilder-") as folder:
         return _run_in(Path(folder), options, indices, index)
@@ -141,7 +141,7 @@ def _program() -> List[str]:
 
 
 def _stop(child: subprocess.Popen[bytes], folder: Path, numbers: Sequence[int]) -> None:
-    """End torchrun and every remaining rank. torchrun alone would give them half a minute."""
+    """End torchrun and every remaining rank. torchrun itself would give the ranks half a minute."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

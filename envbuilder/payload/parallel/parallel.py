@@ -1,8 +1,8 @@
 """Training on several devices: each alone, then all together, with checks of the results.
 
-This process does not import torch: it has the ranks started (``launch``), which write their results
-to files (``ranks``), and compares these (``agreement``). More devices mean larger steps, 64 images
-for each (weak scaling), so that every device has as much work as alone.
+This process does not import torch. ``launch`` starts the ranks, which write their results to files
+(``ranks``), and ``agreement`` compares the results. More devices mean larger steps, with 64 images
+for each device (weak scaling), so that every device has as much work as when it is alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scaling:
-    """The report while it is built up."""
+    """The results of each device and of all together, collected for the report."""
 
     accelerator: str
     devices: List[Dict[str, Any]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Scaling:
     gradients_equal: Optional[bool] = None
 
     def report(self) -> Dict[str, Any]:
-        """Return the report; passed only if no check failed, of one device or of all together."""
+        """Return the report, which passes only if no check of one or of all devices failed."""
         joint = [check.as_dict() for check in self.checks.done]
         sentences: Dict[str, List[str]] = {PASSED: [], WARNING: [], FAILED: []}
         parts = [(f"device {device['index']}", device["checks"]) for device in self.devices]
@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
 
 
 def _finished(checks: Checks, name: str, start: Callable[[], Ended]) -> Optional[Ended]:
-    """Run a part of the work as a check, so that it is timed; None if a rank did not finish."""
+    """Run ranks as a timed check and return how they ended, or None if one did not finish."""
     ended: List[Ended] = []
 
     def check() -> Tuple[str, str]:

@@ -89,7 +89,7 @@ class Rank:
     folder: Path
 
     def phase(self, name: str) -> None:
-        """Record what the rank does from now on, and its process id, so that it can be ended."""
+        """Record what the rank does from now on, and its process id, which is used to end it."""
         self.leave("state.json", json.dumps({"pid": os.getpid(), "phase": name}).encode())
 
     def leave(self, name: str, content: bytes) -> None:
@@ -177,7 +177,7 @@ def _properties(torch: Any, accelerator: str) -> Any:
 
 
 def _identity(torch: Any, accelerator: str) -> str:
-    """Return what identifies this device: its UUID, else its index among the visible ones."""
+    """Return this device's UUID or, if it has none, its index among the visible devices."""
     uuid = getattr(_properties(torch, accelerator), "uuid", None)
     if uuid is not None:
         return f"UUID {uuid}"
@@ -186,7 +186,7 @@ def _identity(torch: Any, accelerator: str) -> str:
 
 
 def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
-    """Return the network, in DistributedDataParallel if there are other ranks."""
+    """Return the network, wrapped in DistributedDataParallel if there are other ranks."""
     if rank.world == 1:
         return net
     module = ACCELERATORS[accelerator].module
@@ -197,9 +197,10 @@ def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
 def _prove(torch: Any, rank: Rank, accelerator: str, tensors: Tensors) -> Tuple[str, float]:
     """Run one backward pass over this rank's part of a joined batch; write the gradients to a file.
 
-    Rank 0 compares them with those of one process: the joined batch, eagerly, in float64, on the
-    CPU. Returns the parameter that differs most and its relative error; 0 on other ranks, whose
-    gradients are compared with rank 0's. There is no dropout, as it differs between ranks.
+    Rank 0 compares them with those that one process computes over the joined batch, eagerly, in
+    float64, on the CPU. It returns the parameter that differs most and its relative error. The
+    other ranks return an error of 0, because their gradients are compared with rank 0's. There is
+    no dropout, as it differs between ranks.
     """
     form = model.fastest(accelerator)
     net = numerics.network(torch, form).to(device_of(accelerator))
@@ -225,7 +226,10 @@ def _prove(torch: Any, rank: Rank, accelerator: str, tensors: Tensors) -> Tuple[
 def _train(
     torch: Any, rank: Rank, options: argparse.Namespace, tensors: Tensors
 ) -> Tuple[List[float], int, float]:
-    """Train as `verify` does; return the seconds of each block, its steps, and the last loss."""
+    """Train as ``verify`` does, and return the timings and the last loss.
+
+    The timings are the seconds of each block of steps, and the number of steps in a block.
+    """
     accelerator = options.device
     form = model.fastest(options.device)
     job = eager.prepare(torch, accelerator, form, options.seed)

@@ -36,11 +36,14 @@ _FOREIGN = (
 
 
 class ChoiceError(CheckError, ArgumentTypeError):
-    """The requested devices are not available; the message is a plain sentence on why."""
+    """An error for requested devices that are not available. The message is a sentence on why."""
 
 
 def parse(text: str) -> Optional[Tuple[int, ...]]:
-    """Parse ``--devices``: None for ``all``, else numbers from 0, each once."""
+    """Parse ``--devices``. Return None for ``all``, else distinct numbers counted from 0.
+
+    Raise ChoiceError for anything else.
+    """
     if text.strip() == ALL:
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -68,7 +71,10 @@ def require(accelerator: str, numbers: Optional[Tuple[int, ...]]) -> None:
 
 
 def choose(accelerator: str, numbers: Optional[Tuple[int, ...]], count: int) -> Tuple[int, ...]:
-    """Return the devices to use, of ``count``; on the CPU, one number per rank."""
+    """Return which of ``count`` devices to use or, on the CPU, one number per rank.
+
+    Raise ChoiceError if a requested device does not exist.
+    """
     require(accelerator, numbers)
     if accelerator == "cpu":
         return tuple(range(CPU_RANKS if numbers is None else numbers[0]))
@@ -85,7 +91,7 @@ def choose(accelerator: str, numbers: Optional[Tuple[int, ...]], count: int) -> 
 def visible(
     accelerator: str, indices: Sequence[int], environment: Mapping[str, str]
 ) -> Dict[str, str]:
-    """Return the variable that limits a process to these of the devices visible now."""
+    """Return the variable that restricts a process to these of the currently visible devices."""
     row = ACCELERATORS[accelerator]
     name = row.visible
     if not name:
@@ -107,8 +113,8 @@ def environment_for(
     """Return the whole environment of ranks on these devices, including their thread count.
 
     Variables that an outer scheduler or launcher set for its own ranks are left out. ``network``
-    has those on the interface to use. ``ranks`` is the number of ranks that share this machine's
-    threads.
+    contains the variables that state the network interface to use. ``ranks`` is the number of ranks
+    that share this machine's threads.
     """
     result = {k: v for k, v in outside.items() if not k.startswith(_FOREIGN)}
     result.update(visible(accelerator, indices, outside))

@@ -51,7 +51,7 @@ class Split:
     count: int
 
     def first(self, count: int) -> Split:
-        """Return the same split, limited to its first images."""
+        """Return the same split, limited to its first ``count`` images."""
         return replace(self, count=min(self.count, count))
 
 
@@ -66,12 +66,12 @@ class Dataset:
 
     @property
     def genuine(self) -> bool:
-        """Return whether these are the published MNIST files or the shipped subset, by hash."""
+        """Whether these are the published MNIST files or the shipped subset, by hash."""
         return any(self.sha256 == hashes for _, hashes in KNOWN)
 
     @property
     def subset(self) -> bool:
-        """Return whether there are fewer training images than MNIST's 60,000."""
+        """Whether there are fewer training images than MNIST's 60,000."""
         return self.train.count < FULL_TRAIN
 
     def quick(self) -> Dataset:
@@ -95,9 +95,11 @@ class Dataset:
 
 
 def load(folder: Path, name: Optional[str] = None) -> Dataset:
-    """Read and check the four files, raw or ``.gz``; a DataError names the file that is wrong.
+    """Read and check the four files, raw or ``.gz``.
 
-    Without ``name`` the hashes decide the name: "mnist", "mnist-subset" or "unknown".
+    Raise DataError, naming the file, if one is bad.
+
+    Without ``name``, the hashes decide the name: "mnist", "mnist-subset" or "unknown".
     """
     files = {stem: read(find(folder, stem), 3 if "images" in stem else 1) for stem in MNIST_SHA256}
     stems = list(files)
@@ -139,7 +141,7 @@ LARGEST = 1 << 26
 
 
 class DataError(Exception):
-    """A data file is missing or damaged; the message names the file and what is wrong with it."""
+    """An error for a missing or damaged data file. The message names the file and the fault."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class Idx:
 
 
 def read(path: Path, dimensions: int) -> Idx:
-    """Read a raw or gzip-compressed (``.gz``) file; raise DataError if it is not exactly right."""
+    """Read a raw or gzip-compressed (``.gz``) file. Raise DataError if it is not exactly right."""
     try:
         with path.open("rb") as raw:
             stream: Union[BinaryIO, gzip.GzipFile] = (

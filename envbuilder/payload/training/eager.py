@@ -1,4 +1,4 @@
-"""The network's training in PyTorch, step by step as its example writes it."""
+"""Training of the network in PyTorch, step by step as in PyTorch's MNIST example."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Batch = Tuple[Any, Any]
 
 @dataclass
 class Job(interface.Job):
-    """One training: what is trained, on which device, and how; the state that its steps share."""
+    """One training run: the network, its device and form, and the state that its steps share."""
 
     torch: Any
     accelerator: str
@@ -76,9 +76,9 @@ class Job(interface.Job):
                 hook.remove()
 
     def snapshot(self) -> List[Any]:
-        """Copy each parameter with Adadelta's averages, which are zero before the first step.
+        """Return copies of each parameter and its Adadelta averages, zero before the first step.
 
-        IPEX packs both; the two methods used here return them unpacked.
+        IPEX packs both. The two ``state_dict`` methods return them unpacked.
         """
         averages = self.optimizer.state_dict()["state"]
         copies = []
@@ -98,11 +98,11 @@ class Job(interface.Job):
         self.scheduler.step()
 
     def fetch(self, losses: Sequence[Any]) -> List[float]:
-        """Return losses as numbers, all at once."""
+        """Return losses as numbers, fetched from the device all at once."""
         return list(self.torch.stack(list(losses)).tolist())
 
     def taken(self) -> List[int]:
-        """Return the order of the last epoch."""
+        """Return the order in which the last epoch took the images."""
         return [*map(int, self.order.tolist())]
 
     def labels(self, data: Tensors) -> List[int]:
@@ -110,7 +110,7 @@ class Job(interface.Job):
         return list(content(self.torch, data.labels))
 
     def predict(self, images: Any) -> Iterator[interface.Scores]:
-        """Yield log-probabilities of images as bytes (N, 1, 28, 28), by ``TEST_BATCH``."""
+        """Yield the log-probabilities of uint8 images (N, 1, 28, 28), ``TEST_BATCH`` at a time."""
         self.model.eval()
         with self.torch.no_grad():
             for first in range(0, len(images), TEST_BATCH):
@@ -118,13 +118,13 @@ class Job(interface.Job):
                 yield self.model(model.arrange(self.torch, batch, self.form)).tolist()
 
     def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
-        """Return a function that classifies the first batch of images, and how many these are."""
+        """Return a function that classifies the first batch of images, and that batch's size."""
         batch = model.arrange(self.torch, normalise(images[:TEST_BATCH]), self.form)
         self.model.eval()
         return self.torch.no_grad()(partial(self.model, batch)), len(batch)
 
     def summary(self) -> Dict[str, Any]:
-        """Return the optimizer, and what differs from the published form."""
+        """Return the optimizer and the differences from the published form, as in the report."""
         optimizer = type(self.optimizer).__name__
         return {"optimizer": optimizer, "extension": self.extension, **self.form.summary()}
 
@@ -139,7 +139,7 @@ def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
 
 
 def images_of(torch: Any, content: bytes, accelerator: str) -> Any:
-    """Copy images, unsigned bytes one after the other, to the device."""
+    """Copy consecutive images, given as unsigned bytes, to the device."""
     pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     return pixels.view(-1, 1, SIDE, SIDE).to(device_of(accelerator))
 
@@ -152,18 +152,18 @@ def content(torch: Any, tensor: Any) -> bytes:
 
 
 def floats(torch: Any, tensors: Sequence[Any]) -> bytes:
-    """Return the values of tensors as float32, one after the other; numpy may be missing."""
+    """Return the tensors' values as consecutive float32 bytes. This does not need numpy."""
     joined = torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
     return ctypes.string_at(joined.data_ptr(), 4 * joined.numel())
 
 
 def normalise(images: Any) -> Any:
-    """Convert bytes to float32 with MNIST's mean and deviation, as the example's transforms do."""
+    """Normalize bytes to float32 by MNIST's mean and deviation, as the example's transforms do."""
     return images.float().div_(255).sub_(MEAN).div_(DEVIATION)
 
 
 def batches(data: Tensors, count: int) -> List[Batch]:
-    """Return the first ``count`` batches, normalised, with labels; small data are repeated."""
+    """Return the first ``count`` normalized batches with labels, repeating them if needed."""
     cuts = first_batches(len(data.labels), count)
     return [(normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
 
@@ -176,7 +176,7 @@ def prepare(torch: Any, accelerator: str, form: model.Form, seed: int) -> Job:
 
 
 def scheduled(job: Job, optimizer: Any) -> Job:
-    """Give a job an optimizer and the example's schedule."""
+    """Set a job's optimizer and the example's schedule, and return the job."""
     job.optimizer = optimizer
     job.scheduler = job.torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=GAMMA)
     return job
@@ -229,7 +229,7 @@ def observe(job: Job, images: Any, labels: Any) -> Set[Tuple[str, str]]:
 
 
 def profile(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observation:
-    """Run ``work`` under the profiler, without device activity if that is not available."""
+    """Profile ``work`` and return what ran, including device activity if that is available."""
     cpu = torch.profiler.ProfilerActivity.CPU
     activity = ACCELERATORS[accelerator].profiler
     if activity:

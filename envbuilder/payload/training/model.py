@@ -1,16 +1,16 @@
 """The network of PyTorch's MNIST example: its parameters, and the forms in which torch computes it.
 
 Source: pytorch/examples, mnist/main.py. ReLU and max-pool commute exactly, because ReLU never
-decreases; pooling first leaves ReLU a quarter of the numbers.
+decreases. Pooling first leaves ReLU a quarter of the numbers.
 
-Frameworks other than torch compute with arrays: convolutions have weights (rows, columns, channels,
-outputs) and linear layers (inputs, outputs). Images are (N, rows, columns, channels), and are
-flattened in this order.
+Frameworks other than torch compute with arrays. The weights of convolutions have the shape (rows,
+columns, channels, outputs), and those of linear layers have the shape (inputs, outputs). Images
+have the shape (N, rows, columns, channels), and are flattened in this order.
 
-torch draws the masks of its own dropout in one thread on the CPU, a 64-bit number for each element:
-4 of the 24 ms of a training step with torch 2.13.0+cpu (docs/evidence/benchmarks.md). Eight
-elements can share one number, since a quarter and a half are whole numbers of 256ths: a byte is
-below 64 with a probability of exactly a quarter.
+On the CPU, torch draws the masks of its own dropout in one thread, with a 64-bit number for each
+element. This takes 4 of the 24 ms of a training step with torch 2.13.0+cpu
+(docs/evidence/benchmarks.md). Eight elements can share one number, since a quarter and a half are
+whole numbers of 256ths: a byte is below 64 with a probability of exactly a quarter.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DROPPED = ((12, 12, 64), (128,))
 
 
 def initial(numpy: Any, seed: int) -> Dict[str, Any]:
-    """Draw weights and biases in float32, uniformly as torch does: up to 1 / √inputs of a neuron.
+    """Return random float32 weights and biases, uniform up to 1 / √inputs of a neuron as in torch.
 
     They are drawn by numpy on the CPU, so that they are the same on every device.
     """

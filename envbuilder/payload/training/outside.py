@@ -1,13 +1,13 @@
-"""What envbuilder judges outside of the environment: recorded steps, and answers to a blind test.
+"""What envbuilder verifies outside the environment: recorded steps, and answers to a blind test.
 
-The folder of chosen training steps, which envbuilder repeats, receives, in the byte order of all
-supported machines (little-endian):
+envbuilder repeats chosen training steps. They are recorded in a folder of files, in the byte order
+of all supported machines (little-endian):
 
-``order-E``: the order of images in epoch E, counted from 1, as int32.
-``state-N``: after N steps, each parameter in the order of ``model.NAMES``: its values, then
-Adadelta's averages of its squared gradients and of its squared changes, all as float32.
-``step-N``: of the step after those N, the loss as float64, then one byte for each value that the
-two dropouts could drop: 1 if it was kept.
+- ``order-E``: the order of images in epoch E, counted from 1, as int32.
+- ``state-N``: after N steps, each parameter in the order of ``model.NAMES``: its values, then
+  Adadelta's averages of its squared gradients and of its squared changes, all as float32.
+- ``step-N``: of the step after those N, the loss as float64, then one byte for each value that
+  the two dropouts could drop: 1 if it was kept.
 
 Arrays have the framework's own layout. States are copied on the device during an epoch and written
 after it, so that the timed work is the training's.
@@ -44,7 +44,7 @@ PAUSE = 0.02
 
 
 class Recorder:
-    """Steps of one training; ``numbers`` are those to record, counted from 0 over all epochs."""
+    """A recorder of the training steps in ``numbers``, which count from 0 over all epochs."""
 
     def __init__(self, framework: Framework, folder: Path, numbers: FrozenSet[int]) -> None:
         self._framework = framework
@@ -56,7 +56,10 @@ class Recorder:
         self.written = 0
 
     def step(self, job: Job, first: int, count: int) -> Any:
-        """Train as ``Job.step`` does and return its loss; copy what goes in and comes out."""
+        """Train as ``Job.step`` does and return its loss.
+
+        For a step to record, keep copies of the states before and after it, its loss and its masks.
+        """
         number = self._done
         self._done = self._done + 1
         if number not in self._numbers:

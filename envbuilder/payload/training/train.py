@@ -1,7 +1,7 @@
 """Training and testing, with timings that leave nothing out, for any framework.
 
 Images stay on the device as unsigned bytes. Each epoch begins by shuffling them, converting them to
-float32 and normalising them, all at once: ``data_seconds`` is the time until this has finished on
+float32 and normalizing them, all at once: ``data_seconds`` is the time until this has finished on
 the device. ``compute_seconds`` is the rest of the pass up to the end of the last step: 938 times
 forward, loss, backward and optimizer step. ``seconds`` is their sum, the whole training pass
 without evaluation. Nothing that PyTorch's example does in an epoch is left out of it, and nothing
@@ -39,12 +39,12 @@ def curve(images: int, epochs: int) -> Curve:
 
 
 def steps_of(images: int) -> int:
-    """Return the steps of one epoch; the last one may have a smaller batch."""
+    """Return the number of steps in an epoch, the last of which may have a smaller batch."""
     return -(-images // BATCH)
 
 
 def first_batches(images: int, count: int) -> List[slice]:
-    """Return where the first ``count`` full batches are; small data are repeated."""
+    """Return the slices of the first ``count`` full batches, repeating them if there are fewer."""
     full = max(1, images // BATCH)
     return [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
 
@@ -52,10 +52,10 @@ def first_batches(images: int, count: int) -> List[slice]:
 def epoch(
     job: Job, data: Tensors, progress: Progress, step: Optional[Callable[..., Any]] = None
 ) -> Dict[str, float]:
-    """Train on every image once; return seconds and mean loss.
+    """Train on every image once, and return the seconds and the mean loss.
 
-    ``step`` replaces ``Job.step``, and is given the job, too. Losses stay on the device until the
-    end: fetching a number would wait for it.
+    ``step`` replaces ``Job.step`` and receives the job as its first argument. Losses stay on the
+    device until the end: fetching a number would wait for it.
     """
     count = len(data.labels)
     sizes = [min(BATCH, count - first) for first in range(0, count, BATCH)]
