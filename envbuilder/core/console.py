@@ -1,7 +1,8 @@
 """Print notes and progress to stderr, and write results to stdout or to files named by the user.
 
-This is the only module that prints. All text is treated as untrusted: control characters are
-escaped, and each line stays a single line, so that no file or server can add lines of its own.
+This is the only module that prints, and it is long because all output follows the same rules. All
+text is treated as untrusted: control characters are escaped, and each line stays a single line, so
+that no file or server can add lines of its own.
 
 Output files are checked before any work that may take hours. An existing file is replaced only if
 it contains a result of the same kind, so that a mistyped path does not overwrite a key or

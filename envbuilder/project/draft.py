@@ -1,4 +1,7 @@
-"""Draft an `envbuilder.yaml` for a repository from its files."""
+"""Draft an `envbuilder.yaml` for a repository from its files.
+
+The module is long because every choice that `init` makes for a key of this file is made here.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A common representation of requirements from all kinds of files, with their file and line.
 
 All readers share this module. It reads text files, parses requirements (PEP 508), and handles the
-sources of packages that do not come from an index.
+sources of packages that do not come from an index. The module is long because a requirement has
+many forms, and a reader of one kind of file may meet any of them.
 """
 
 from __future__ import annotations

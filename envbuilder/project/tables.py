@@ -1,7 +1,8 @@
 """Read TOML files, and the dependencies, extras and dependency groups in pyproject.toml.
 
 Extras are defined by PEP 621, and dependency groups by PEP 735. The file is never passed to uv,
-which would run the build backend if some metadata is dynamic.
+which would run the build backend if some metadata is dynamic. The module is long because each tool
+has its own tables for the same facts.
 """
 
 from __future__ import annotations

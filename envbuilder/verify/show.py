@@ -2,7 +2,7 @@
 
 Only a report that passes `model.check` can be shown. Before `verify` shows anything, it replaces an
 invalid report from the payload with a failed report, so there is a page even for a run that did not
-finish.
+finish. The module is long because the terminal and the page show the same facts.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Each environment is a folder that is built from the store without network access. The unchanged
 files of a wheel are unpacked once and shared (`builds.image.unpacked`). uv installs all other
 files. Its cache is removed together with the working folder and is never shared. Otherwise, if a
-file was edited in one environment, uv would install the edited file into the next one.
+file was edited in one environment, uv would install the edited file into the next one. The module
+is long because two backends share its rules.
 """
 
 from __future__ import annotations
