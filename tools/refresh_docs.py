@@ -58,8 +58,8 @@ The payload's results ([Measured](#measured)) and envbuilder's own facts about t
 ([Report](#report)) are on the same level. envbuilder checks the keys below and keeps any others.
 
 The JSON schema is installed as `share/envbuilder/report.schema.json`, beside those of locks and
-bundles. In addition, no number is NaN or infinite, and a report with `status: passed` contradicts
-neither itself nor its request.
+bundles. Beyond what the schema can express, every number is finite, and a report with
+`status: passed` is consistent with itself and with its request.
 """
 
 

@@ -222,7 +222,7 @@ def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
         decoding.convert(name, types.Variable)
     except msgspec.ValidationError as error:
         raise InvalidError(
-            f"{shown(name)} is not the name of a variable", "Write NAME, or NAME=VALUE."
+            f"{shown(name)} is not a valid variable name", "Write NAME, or NAME=VALUE."
         ) from error
     if name in _ENVIRONMENTS_OWN:
         raise InvalidError(

@@ -891,5 +891,5 @@ def _require_current(path: str, expected: str, again: str, *, whole: bool = True
         raise InvalidError(f"{path}: cannot be read: {error}", f"Run: {again}") from error
     if current != expected and (whole or expected not in current):
         raise InvalidError(
-            f"{path}: is stale: it differs from what would now be written", f"Run: {again}"
+            f"{path} is stale: it differs from what would be written now", f"Run: {again}"
         )

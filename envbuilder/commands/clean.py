@@ -147,7 +147,7 @@ def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
     if failed:
         raise BuildError(
             "\n".join(f.reason for f in failed),
-            "Check who owns these items and that no program in them is running, then try again."
+            "Check who owns these items, make sure that no program in them runs, and try again."
             " Everything else was removed.",
         )
 

@@ -151,8 +151,8 @@ def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Inst
         if executable:
             raise InvalidError(
                 f"{python} is a script, not a Python interpreter",
-                "Name the interpreter that the script runs, which `python -c 'import sys;"
-                " print(sys.executable)'` prints.",
+                "Name the interpreter that the script runs. To find it, run `python -c 'import sys;"
+                " print(sys.executable)'`.",
             )
         break  # what a shim would start is not known
     return None

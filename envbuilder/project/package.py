@@ -119,7 +119,7 @@ def read(project: Path) -> Package:
             values.append(value)
     if not values:
         raise InvalidError(
-            f"install_project: {' and '.join(FILES)} do not define a package",
+            f"install_project: {' or '.join(FILES)} must define a package",
             "To import from folders of the project, write python_path: [.]",
         )
     name = ""

@@ -87,7 +87,8 @@ def require_own(
         )
     if path and (other := _interpreter(Path(path))) and other.parent not in folders:
         raise ToolError(
-            f"{missing}, a script that runs another Python, {other}", f"{advice(profile)}\n{anyway}"
+            f"{missing}: it is a script that runs another Python, {other}",
+            f"{advice(profile)}\n{anyway}",
         )
     if name in REFUSED:
         raise ToolError(missing, [*advice(profile), *([Hint(anyway)] if path else [])])

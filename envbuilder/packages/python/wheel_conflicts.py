@@ -278,7 +278,7 @@ def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
         members = [name for name in archive.namelist() if not name.endswith("/")]
         record_paths = records(members)
         if len(record_paths) != 1:
-            raise ValueError(f"expected one file {_INFO}RECORD, found {len(record_paths)}")
+            raise ValueError(f"expected exactly one {_INFO}RECORD file, found {len(record_paths)}")
         stem = record_paths[0].removesuffix(f"{_INFO}RECORD")
         record = text(archive, record_paths[0], RECORD_LIMIT)
         scripts = text(archive, f"{stem}{_INFO}entry_points.txt", _SCRIPTS_LIMIT)

@@ -125,7 +125,7 @@ def test_nothing_and_folders_elsewhere(tmp_path: Path, text: str) -> None:
     if "project" in text:
         assert package.read(tmp_path).folders == (".",)
         return
-    with pytest.raises(InvalidError, match="do not define a package") as refused:
+    with pytest.raises(InvalidError, match="must define a package") as refused:
         package.read(tmp_path)
     assert "python_path: [.]" in refused.value.hint
 
