@@ -242,8 +242,8 @@ class StaticReader:
         """Raise `ComputedError` for a value that can only be determined by running the file."""
         raise ComputedError(
             f"{escaped(self.file)}:{line}: {what}",
-            "Write the requirements under requirements: in envbuilder.yaml. Or write them into another"
-            " file, and list that file under requirements_from:.",
+            "Write the requirements under requirements: in envbuilder.yaml, or into another file"
+            " that you list under requirements_from:.",
         )
 
     def _step(self, count: int) -> None:

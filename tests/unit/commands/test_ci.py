@@ -200,7 +200,7 @@ def test_jobs_install_every_file_by_its_hash(project: Path, released: None, ci: 
     ]
     assert f"pip install --require-hashes -r {PINS}\n" in (project / WORKFLOW).read_text()
     (project / PINS).write_text(f"envbuilder-ml=={__version__}\n")
-    assert "requirements.txt: is stale" in ci("--output", WORKFLOW, "--check", code=2).err
+    assert "requirements.txt is stale" in ci("--output", WORKFLOW, "--check", code=2).err
     (project / PINS).unlink()
     ci("--output", WORKFLOW, "--check", code=2)
 
