@@ -1,6 +1,6 @@
 """The command-line interface.
 
-It imports each command on first use, and turns errors into exit codes.
+This module imports each command on first use, and turns errors into exit codes.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class LazyGroup(click.Group):
         return _with_global_options(getattr(module, name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands to the help text, grouped and without importing them."""
+        """Write the commands to the help text by group, without importing them."""
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))

@@ -136,7 +136,7 @@ def port(text: str) -> Port:
 
 
 def volume(text: str, folder: Path) -> Volume:
-    """Parse a volume, `SOURCE:TARGET[:ro]`. A relative source is relative to `folder`.
+    """Parse a volume, `SOURCE:TARGET[:ro]`. A relative source is resolved against `folder`.
 
     Raise `InvalidError` if the text is malformed or the source does not exist.
     """
@@ -213,7 +213,7 @@ def covered(path: PurePosixPath) -> str:
 def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
     """Parse `NAME=VALUE` or `NAME`, and return the name and the value.
 
-    For `NAME` alone, return None as the value, which stands for the value in the caller's
+    For `NAME` alone, return None as the value. None stands for the value in the caller's
     environment. Raise `InvalidError` if the text is malformed, if the environment itself sets the
     variable, or if `NAME` alone is given but is not set in the caller's environment.
     """
@@ -240,7 +240,7 @@ def of_project(settings: Settings) -> Access:
     """Return the access that the project's definition gives to every command in the environment.
 
     Raise `InvalidError` if a folder does not exist, or if a volume would cover part of an image.
-    The error names the entry in the project's file.
+    The error message contains the entry in the project's file.
     """
     definition = settings.definition
     name = settings.environment
@@ -352,5 +352,8 @@ def _project_folder(project: Path, text: str) -> str:
 
 
 def volume_name(project: Path, name: str) -> str:
-    """Return the name that an engine uses for a project's volume. It is unique to the project."""
+    """Return the name that an engine uses for a project's volume.
+
+    The returned name is unique to the project.
+    """
     return f"envbuilder-{files.folder_identity(project)[:12]}-{name}"

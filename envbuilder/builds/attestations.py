@@ -154,7 +154,7 @@ def bill(
     """Return the SBOM of a base image, locked files and additional components.
 
     `extra` contains the additional components. `facts` describes the environment, such as its
-    platform. Empty values in it are omitted. Licenses are read from the wheels in the store.
+    platform. Empty values in `facts` are omitted. Licenses are read from the wheels in the store.
     `licences` maps the sha256 of other files to their licenses.
     """
     known = sbom.wheel_licences(files, Store.of(settings)) | dict(licences or {})
@@ -189,7 +189,7 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
 
 
 def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
-    """Return the version of each Debian package in an image, or None if they cannot be read.
+    """Return the versions of an image's Debian packages by name, or None if they cannot be read.
 
     If the plan assembles the image, the packages are read from its base image. Otherwise, they are
     read from the image in the engine.

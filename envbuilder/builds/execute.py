@@ -65,12 +65,13 @@ def execute(
     progress: Progress,
     is_done: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Run the steps of a plan. Return False if another process has built the artifact meanwhile.
+    """Run the steps of a plan, and return whether this process ran them.
 
-    Only one process at a time builds a given artifact. `is_done` is called as soon as it is this
-    process's turn. If it returns True, no step is run, because the artifact may already be in use.
-    The working folder is always removed. The artifact appears only at the end, by a single move of
-    a folder or by loading the image. Raise `BuildError` if a step fails.
+    Return False if another process has built the artifact in the meantime. Only one process at a
+    time builds a given artifact. `is_done` is called as soon as it is this process's turn. If
+    `is_done` returns True, no step is run, because the artifact may already be in use. The working
+    folder is always removed. The artifact appears only at the end, by a single move of a folder or
+    by loading the image. Raise `BuildError` if a step fails.
     """
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
@@ -302,8 +303,8 @@ def _load_base(step: LoadBase) -> None:
 def _failing_step(printed: str) -> str:
     """Return the last excerpt of BuildKit's output that shows a failing step.
 
-    Return an empty string if there is none. The excerpt is needed because the last lines of
-    BuildKit's output only quote the Dockerfile.
+    Return an empty string if there is no such excerpt. The excerpt is needed because the last lines
+    of BuildKit's output only quote the Dockerfile.
     """
     excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return excerpts[-1].rstrip() if excerpts else ""
@@ -350,7 +351,7 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
 
 
 def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> dict[str, str]:
-    """Return the paths of the requested libraries in a package, by library name.
+    """Return the path of each requested library within a package, by library name.
 
     Links are followed, so each path is that of a regular file. Libraries that the package does not
     contain are omitted.

@@ -72,9 +72,9 @@ class _Result(Struct, frozen=True):
 def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
     """Import the project's modules in its environment and return the outcome.
 
-    Return None if there is no project, or if it imports nothing. If `has_trained` is true, skip the
-    framework, because the environment has just used it. Raise `VerifyError` if no import can be
-    tried.
+    Return None if there is no project, or if the project imports nothing. If `has_trained` is true,
+    skip the framework, because the environment has just used it. Raise `VerifyError` if no import
+    can be tried.
     """
     settings = build.settings
     environment = build.environment

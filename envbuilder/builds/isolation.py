@@ -117,9 +117,9 @@ def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_drivers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `LD_LIBRARY_PATH`, reduced to the folders that contain drivers.
+    """Return a mapping that limits `LD_LIBRARY_PATH` to its folders that contain drivers.
 
-    Return an empty mapping if there are no such folders.
+    The mapping is empty if there are no such folders.
     """
     folders = environ.get("LD_LIBRARY_PATH", "").split(":")
     drivers = ":".join(dict.fromkeys(filter(_is_of_driver, folders)))
@@ -179,7 +179,7 @@ def container_variables(
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
-    """Return how the payload in an image is started, as a value for its `--promise` option."""
+    """Return a description of how an image's payload is started, for its `--promise` option."""
     return Start(
         as_found=False,
         prefix=conventions.PREFIX,
@@ -230,8 +230,8 @@ def unreached(
     """Return a list with one error if the interpreter itself does not contain the framework.
 
     Otherwise, return an empty list. The framework may be in the user's site-packages, or in a
-    folder named by a variable that is not passed to the verification. Therefore, the error's hint
-    suggests `--inherit-environment`.
+    folder specified by a variable that is not passed to the verification. Therefore, the error's
+    hint suggests `--inherit-environment`.
     """
     reasons = " ".join(map(str, report.get("reasons") or ()))
     missing = re.search(rf"No module named '?({'|'.join(FRAMEWORKS)})\b", reasons)

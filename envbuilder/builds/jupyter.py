@@ -267,11 +267,11 @@ def run_kernel(
 ) -> int:
     """Run a kernel in a container, and return its exit code.
 
-    The kernel runs until it exits or this process's parent ends. `given` is the access to folders,
+    The kernel runs until it exits or this process's parent exits. `given` is the access to folders,
     ports and variables that the project requests. `beside` is the folder that contains ipykernel,
     or None if the environment itself contains ipykernel. The content of the connection file is sent
-    through a pipe, so that its key appears in no argument list and no mounted file. The container
-    ends when the pipe is closed, even if this process is killed.
+    through a pipe, so that the key in the file appears in no argument list and no mounted file. The
+    container exits when the pipe is closed, even if this process is killed.
     """
     opened = read_connection(file)
     kernel = kernel_command(inside.BEGINNING, _FOLDER_INSIDE if beside else "")

@@ -93,8 +93,8 @@ def local(folder: Path | None, *, quick: bool) -> Dataset | None:
     """Return a data set that needs no download, or None if a download is needed.
 
     The data set is the one in the user's `folder`, or the shipped subset if `quick` is true. Raise
-    `InvalidError` as `from_folder` does, so that a command with wrong files stops before it builds
-    anything.
+    `InvalidError` as `from_folder` does, so that a command stops before building anything if the
+    files in `folder` are wrong.
     """
     if folder is not None:
         return from_folder(folder)
@@ -104,7 +104,7 @@ def local(folder: Path | None, *, quick: bool) -> Dataset | None:
 def obtain(settings: Settings, progress: Progress) -> Dataset:
     """Return the full MNIST data set, downloading it into the cache if necessary.
 
-    If no source provides it, print a note and return the shipped subset.
+    If no source provides the data set, print a note and return the shipped subset.
     """
     cache = _cache(settings.cache_dir)
     for folder in filter(None, (cache, settings.shared_store and _cache(settings.shared_store))):

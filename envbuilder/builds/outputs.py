@@ -1,4 +1,4 @@
-"""Outputs: images that a build saves to a file or folder or pushes, instead of loading them.
+"""Images that a build saves to a file or folder, or pushes, instead of loading them.
 
 If an earlier build has already pushed an image to a registry, a later build recognizes the image.
 Attestations are attached to pushed images.
@@ -36,7 +36,7 @@ unknown."""
 
 
 class Output(Product):
-    """An image that a plan saves, pushes or both. Commands cannot run in it."""
+    """An image that a plan saves, pushes, or both. Commands cannot run in the image."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Output(Product):
 
 
 def _saved(step: Save, plan: Plan) -> _Digests | None:
-    """Return the digests of the plan's image if the target contains it under all of its names.
+    """Return the digests of the plan's image if the target contains the image under all its names.
 
     The target is a file or folder. In a folder, the image may have additional names, and there may
-    be other images. All bytes of the image are checked. Return None if the image is not there or
-    cannot be read.
+    be other images. All bytes of the image are checked. Return None if the target does not contain
+    the image or cannot be read.
     """
 
     def is_planned(config: dict[str, Any]) -> bool:

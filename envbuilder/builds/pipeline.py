@@ -55,9 +55,9 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
     """Plan a build, after performing all checks that need no download.
 
     If `running` is true, commands will run in the result immediately, so the profile must fit this
-    host. Otherwise, the result may be used on another machine: raise an error only if it cannot be
-    built here, and print notes about other problems. If the request names a target host, the
-    profile must always fit that host.
+    host. Otherwise, the result may be used on another machine: raise an error only if the result
+    cannot be built on this machine, and print notes about other problems. If the request specifies
+    a target host, the profile must always fit that host.
     """
     return plan(lock(judge(choose(request, settings, progress, running=running))))
 
@@ -94,7 +94,7 @@ def _attested(
     """Write the artifact's attestations if they are missing, and return their paths by name.
 
     If a command is about to run in a native environment, write no attestations, so that the command
-    does not have to wait, and remove any that are outdated.
+    does not have to wait. In this case, only remove any outdated attestations.
     """
     waits = not build.running or artifact.kind not in NATIVE
     if not waits and not is_new:
@@ -260,9 +260,11 @@ def lock(build: Judged) -> Locked:
 
 
 def plan(build: Locked) -> Planned:
-    """Have the backend check its tools and plan the build, and print which hashes are only claimed.
+    """Have the backend check its tools and plan the build, and print notes about the plan.
 
-    Unless this is a dry run, first build wheels for packages that the lock has only as sources.
+    One of the notes lists the files whose hashes are only claimed by other locks, until the
+    download confirms them. Unless this is a dry run, first build wheels for packages that the lock
+    contains only as sources.
     """
     require_own(build.settings)
     if build.settings.definition is not None and build.settings.project is not None:
@@ -316,7 +318,7 @@ def _prepared(build: Locked) -> Product:
 def _with_wheels(build: Locked, target: Target) -> Locked:
     """Replace the sources in the lock's target with wheels, and return the build with the new lock.
 
-    If an earlier build has not made a wheel, it is built now.
+    Any wheel that no earlier build has made is built now.
     """
     from envbuilder.packages.sources import source_locker
 

@@ -82,7 +82,7 @@ class UnpackPython(types.Action, frozen=True, kw_only=True):
 class MakeBase(types.Action, frozen=True, kw_only=True):
     """A step that makes a base image from locked Debian packages, as an OCI layout.
 
-    It does nothing if the base image already exists.
+    The step does nothing if the base image already exists.
     """
 
     identity: types.Sha256
@@ -277,7 +277,7 @@ class Load(Recording, frozen=True, kw_only=True):
 class LoadBase(types.Action, frozen=True, kw_only=True):
     """A step that loads a base image made on this machine into the engine.
 
-    It does nothing if the engine already has the base image.
+    The step does nothing if the engine already has the base image.
     """
 
     layout: str
@@ -357,7 +357,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
     """
 
     def identified(self, config: str, manifest: str | None) -> Artifact:
-        """Return a copy of the artifact with the digests of the image's config and manifest."""
+        """Return a copy of the artifact, adding the digests of the image's config and manifest."""
         return replace(self, digest=config, config_digest=config, manifest_digest=manifest or UNSET)
 
 
@@ -468,7 +468,7 @@ def install_wheels(
 
 
 def project_of(plan: Plan) -> ProjectLayer | None:
-    """Return the layer with the project's own files in the plan's image, or None."""
+    """Return the layer that contains the project's own files in the plan's image, or None."""
     for step in plan.steps:
         if isinstance(step, Assemble | CopyProject) and step.project is not UNSET:
             return step.project

@@ -61,8 +61,8 @@ def link(settings: Settings, prefix: Path) -> str:
     """Create the link `.envbuilder/ENVIRONMENT` in the project, which points to `prefix`.
 
     Return a message if that fails, else an empty string. The environment works even without the
-    link. Do nothing outside of projects, or as root in another user's project, since that user
-    could not remove the link.
+    link. Do nothing outside projects, or as root in another user's project, since that user could
+    not remove the link.
     """
     if settings.project is None or settings.definition is None:
         return ""
@@ -93,8 +93,9 @@ def link(settings: Settings, prefix: Path) -> str:
 def runs_folder(settings: Settings) -> Path:
     """Return the user's own folder of files for commands.
 
-    It is in the data folder, or in the cache folder if the data folder is not writable. Raise
-    `InvalidError` if neither is writable, or if the folder's path cannot be part of `PYTHONPATH`.
+    This folder is in the data folder, or in the cache folder if the data folder is not writable.
+    Raise `InvalidError` if neither is writable, or if the returned folder's path cannot be part of
+    `PYTHONPATH`.
     """
     folder = settings.data_dir / RUNS
     try:
@@ -126,8 +127,8 @@ def _lay(
 ) -> Path:
     """Write files like `lay`, but name their folder after a digest of `inputs`.
 
-    `make` returns the files' contents by relative path. It is called only if there is no folder for
-    `inputs` yet.
+    Return the folder. `make` returns the files' contents by relative path. `make` is called only if
+    there is no folder for `inputs` yet.
     """
     digest = hashlib.sha256(msgspec.json.encode(sorted(inputs.items()))).hexdigest()
     above = runs_folder(settings)
@@ -187,10 +188,10 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
 
 
 def _excluded(settings: Settings) -> dict[str, str]:
-    """Return the packages that the project's file excludes, with the comment on their line.
+    """Return the packages that the project's file excludes, mapped to the comment on their line.
 
-    The mapping is from package name to comment. All packages have the same comment, which is in
-    parentheses, or empty if there is none.
+    All packages have the same comment, which is in parentheses. The comment is an empty string if
+    the line has none.
     """
     if settings.project is None or settings.definition is None:
         return {}

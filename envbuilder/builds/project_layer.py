@@ -29,7 +29,7 @@ _SHOWN = 5
 
 
 class ProjectLayer(Struct, frozen=True, kw_only=True):
-    """A project's own files for an image, and the settings with which its containers start."""
+    """A project's own files for an image, and the settings for starting the image's containers."""
 
     folder: str
     """The project's folder on this machine."""
@@ -77,10 +77,10 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
 
 
 def planned(settings: Settings) -> ProjectLayer | None:
-    """Return the layer for the environment that `settings` names, or None if it needs no layer.
+    """Return the layer for the environment that `settings` specifies.
 
-    Print a note that lists the files that are not copied into the image. Raise `InvalidError` if
-    files are missing or too large.
+    Return None if the environment needs no layer. Print a note that lists the files that are not
+    copied into the image. Raise `InvalidError` if files are missing or too large.
     """
     environment = environments.of(settings)
     project = settings.project

@@ -127,8 +127,8 @@ def claim(fingerprint: str, settings: Settings) -> str:
     """Return a name that an image keeps as long as this data folder contains the image's record.
 
     The name is different for each data folder, because one engine may be used with several data
-    folders, whether of one user or of several, and each of them may contain a record of the same
-    image.
+    folders, whether of one user or of several, and each data folder may contain a record of the
+    same image.
     """
     folder = files.folder_identity(settings.data_dir)
     return f"{CLAIMS}{folder[:12]}:{fingerprint[:12]}"

@@ -54,8 +54,8 @@ _NOTHING = Environment()
 class RenderedFile(Struct, frozen=True, kw_only=True):
     """A file to write: its path relative to the output folder, and its content.
 
-    Raise `InvalidError` if the text contains a credential, because rendered files end up in
-    repositories and images.
+    Creating an instance raises `InvalidError` if the content includes a credential, because
+    rendered files end up in repositories and images.
     """
 
     name: str
@@ -155,9 +155,9 @@ def _line(files: Iterable[File], marker: str = "") -> Requirement:
 
 
 def placeholder_urls(lock: Lock) -> dict[str, str]:
-    """Return a placeholder URL for each source that the lock names.
+    """Return a placeholder URL for each source in the lock, by source.
 
-    The URLs are for uses of the rendered files that download nothing.
+    The placeholders are for rendered files that are used without downloading anything.
     """
     return {f.source: f"https://{f.source}.invalid" for f in lock.files}
 
@@ -255,8 +255,8 @@ def _image(
 ) -> dict[str, Any]:
     """Return the template variables for the Dockerfile.
 
-    `private` contains the sources whose URLs had credentials. Raise `InvalidError` if the profile
-    cannot have a Dockerfile.
+    `private` contains the sources whose URLs had credentials. Raise `InvalidError` if no Dockerfile
+    can be rendered for the profile.
     """
     if not profile.makes_images:
         reason = "containers cannot reach its device"
@@ -318,10 +318,10 @@ def _image(
 
 
 def _source_build(file: File, target: Target) -> dict[str, Any]:
-    """Return the template variables for a Dockerfile to build a package from its source.
+    """Return the template variables with which a Dockerfile builds a package from its source.
 
-    The value of `beside` lists those wheels needed for the build that the target installs anyway.
-    The value of `needs` lists the other wheels needed for the build.
+    The value of `beside` lists the wheels that the build needs and the target installs anyway. The
+    value of `needs` lists the other wheels that the build needs.
     """
     from envbuilder.packages.sources import sealed, source_locker
 
@@ -398,7 +398,7 @@ def _rendered(
 
 
 def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
-    """Return the URLs to use in rendered files, by the symbolic source that the lock names.
+    """Return the URLs to use in rendered files, by symbolic source in the lock.
 
     The user's own package index is never among these URLs.
     """

@@ -279,9 +279,10 @@ def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
 def contents(build: Built, folder: Path) -> dict[str, str]:
     """Return a description of a build's result, for comparison with another build.
 
-    For a native environment, it describes each file, by path. For an image, it contains the digest
-    of each layer and of each configuration key, by name. An image is first exported to a subfolder
-    of `folder`.
+    For a native environment, the description contains the kind and content of each file, by path.
+    For an image, it contains the digest of each layer and of each configuration key, by name. An
+    image is first exported to a subfolder of `folder`. Raise `BuildError` if the image is no longer
+    in the engine.
     """
     artifact = build.result.artifact
     if artifact.kind != "image":

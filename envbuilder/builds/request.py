@@ -132,7 +132,7 @@ _Stage = TypeVar("_Stage", bound=Chosen)
 
 
 def advance(build: Chosen, to: type[_Stage], **decided: Any) -> _Stage:
-    """Return the build in its next stage `to`, with the fields that this stage adds."""
+    """Return the build at its next stage `to`, with the fields in `decided` added."""
     return to(**msgspec.structs.asdict(build), **decided)
 
 
@@ -168,7 +168,7 @@ class Product(Protocol):
         """
 
     def restore_names(self) -> None:
-        """Give the existing artifact those of its names that are missing.
+        """Restore any missing names of the existing artifact.
 
         By default, do nothing: a folder has only one name, and an image that is not in an engine
         always has all of its names.

@@ -238,7 +238,7 @@ def of_metadata(metadata: bytes) -> Component | None:
 def installed(prefix: Path) -> tuple[Component, ...]:
     """Return the Python distributions in a prefix as components, sorted by package URL.
 
-    They are found by their `dist-info` folders.
+    The distributions are found by their `dist-info` folders.
     """
     components = []
     for path in prefix.glob("lib/python3.*/site-packages/*.dist-info/METADATA"):
@@ -349,8 +349,8 @@ def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str
 def declared_licences(metadata: bytes) -> tuple[str, ...]:
     """Return the licenses that a METADATA file declares.
 
-    They are taken from the field `License-Expression`. If that field is missing, they are taken
-    from `License`, and if both are missing, from the license classifiers.
+    The licenses are taken from the field `License-Expression`. If that field is missing, they are
+    taken from `License`, and if both fields are missing, from the license classifiers.
     """
     from packaging.metadata import parse_email
 
@@ -372,7 +372,7 @@ def _usable(text: str, limit: int) -> bool:
 
 
 def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
-    """Return the licenses of those wheels that are in the store, by the wheel's sha256."""
+    """Return the licenses of the wheels that are in the store, by the wheel's sha256."""
     licences = {}
     for file in files:
         if file.kind in {"wheel", "tool"} and store.has(file.sha256):
@@ -388,7 +388,7 @@ def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, 
 
 
 def conda_licences(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
-    """Return the licenses that the channels state for conda packages, by the package's sha256."""
+    """Return the licenses that the channels specify for conda packages, by the package's sha256."""
     return {p.sha256: (p.license,) for p in packages if _usable(p.license, LONGEST)}
 
 

@@ -19,7 +19,7 @@ BYTECODE = "__pycache__"
 class SharedFile(Struct, frozen=True, array_like=True, gc=False):
     """The record of a file that several environments may share.
 
-    It describes the file as it was when the build wrote it.
+    The record describes the file as it was when the build wrote it.
     """
 
     path: str

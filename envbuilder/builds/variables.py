@@ -49,7 +49,7 @@ class Variable(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """The variables that an environment sets for its commands, and its items for list variables."""
+    """The variables that an environment sets, and the items that it adds to list variables."""
 
     given: Mapping[str, str] = {}
     """Variables to set for each command, unless the profile sets the same variables."""

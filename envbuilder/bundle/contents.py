@@ -102,8 +102,8 @@ def select(
 
     Without `pythons`, select each profile's default Python version and the Python version of its
     image. If a profile does not support one of the platforms, assume that machines of this platform
-    build images for other platforms, and select only the tools for it. Raise `InvalidError` if a
-    profile does not exist, or if it supports none of the platforms.
+    build images for other platforms, and select only the tools for this platform. Raise
+    `InvalidError` if a profile does not exist, or if it supports none of the platforms.
     """
     selections: dict[str, Selection] = {}
     for name in names:
@@ -137,9 +137,9 @@ def _conda(
 ) -> tuple[conda_lock.Target, ...]:
     """Return the targets in a profile's conda lock that correspond to `targets`.
 
-    These have the same platform and Python version. Return an empty tuple if there is no conda
-    lock. Raise `InvalidError` if the lock is stale, and `SignatureError` if a required signature is
-    missing or not accepted.
+    Targets correspond if they have the same platform and Python version. Return an empty tuple if
+    there is no conda lock. Raise `InvalidError` if the lock is stale, and `SignatureError` if a
+    required signature is missing or not accepted.
     """
     stored = conda_lock.find_for_use(profile.name, library)
     if stored is None:
@@ -210,7 +210,7 @@ def _of_locks(
     below: str = "locks",
     kind: Kind = "lock",
 ) -> Iterator[Part]:
-    """Yield parts for locks and their signatures, byte for byte."""
+    """Yield parts that contain the locks and their signatures byte for byte."""
     for lock in filter(None, locks):
         for path in filter(None, (lock, signature_of(lock, folders))):
             content = profile_lock.content(path, ("lock",))
@@ -265,7 +265,8 @@ def locked_files(
 def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
     """Return parts for locked files, except for the files whose sha256 is in `apart`.
 
-    Raise `InvalidError` if a file was packed from a project folder that contains a credential.
+    Raise `InvalidError` if one of the files was packed from a project folder and this folder
+    contains a credential.
     """
     excluded = set(apart)
     store = Store.of(settings)
@@ -301,8 +302,8 @@ def of_envbuilder(
     """Return parts for the wheels of envbuilder and its dependencies.
 
     The dependencies are those for the given platforms and for the Python versions of the selected
-    targets. They include the locked uv. If there is a conda lock, they also include the installer
-    for conda packages.
+    targets. The locked uv is included. If there is a conda lock, the installer for conda packages
+    is also included.
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
     used = {(t.platform, t.python) for t in targets}
@@ -342,7 +343,7 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
     def name(self) -> str:
         """The image's name in a container engine.
 
-        It contains no digest, because a tag cannot contain one.
+        The name contains no digest, because a tag cannot contain one.
         """
         if reference.is_on_disk(self.ref):
             return reference.path_on_disk(self.ref).name
@@ -357,7 +358,7 @@ def needed_bases(
 ) -> tuple[Needed, ...]:
     """Return the base images that the selected profiles need.
 
-    If `override` is given, it is the base image to use instead of those in the locks.
+    If `override` is given, this base image is used instead of the base images in the locks.
     """
     from envbuilder.builds.image.base import base_ref
     from envbuilder.builds.request import Request
@@ -378,10 +379,11 @@ def needed_bases(
 def bases(
     images: Iterable[Needed], settings: Settings, progress: Progress
 ) -> tuple[tuple[Part, ...], tuple[str, ...]]:
-    """Return parts for base images, each blob once, and descriptions of unavailable images.
+    """Return parts for the base images, and descriptions of the unavailable images.
 
-    The reason why an image is unavailable is printed but not stored in the bundle, because the
-    reason may contain folder names of this machine or differ from time to time.
+    Each blob is included only once. The reason why an image is unavailable is printed but not
+    stored in the bundle, because the reason may contain folder names of this machine or differ from
+    time to time.
     """
     parts: dict[str, Part] = {}
     lacks = []
@@ -397,9 +399,10 @@ def bases(
 
 
 def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
-    """Return a layout that contains an image, which is taken from disk, the engine or the registry.
+    """Obtain an image from disk, the engine or the registry, and return its layout.
 
-    Raise `BuildError` if only the registry could have the image and `needed` has no digest.
+    Raise `BuildError` if the image would have to be fetched from the registry but `needed` has no
+    digest.
     """
     folder = require_writable(settings.bases_dir)
     if reference.is_on_disk(needed.ref):
@@ -569,8 +572,8 @@ class Unpacked(Struct, frozen=True, kw_only=True):
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Unpacked:
     """Check a bundle and unpack it.
 
-    If a previous run was interrupted, this continues where it stopped. Profiles and locks are
-    written last, when everything else is in place.
+    If a previous run was interrupted, unpacking continues where that run stopped. Profiles and
+    locks are written last, when everything else is in place.
 
     Raise `BuildError` if the disk is full, or if a file in the bundle is damaged. In the latter
     case, the error names the file. Raise `InvalidError` if `path` is not an envbuilder bundle, or
@@ -635,9 +638,10 @@ def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
 
 
 def _is_stored(member: Member, settings: Settings) -> bool:
-    """Return whether a file with the member's hash is stored.
+    """Return whether a file with the member's hash is stored on this machine.
 
-    For the data set, its name is used instead of the hash. The stored contents are not checked.
+    For a member of the data set, the file's name is used instead of the hash. The contents of
+    stored files are not checked.
     """
     if member.kind == "dataset":
         return mnist.has(member.name, settings)
@@ -647,7 +651,7 @@ def _is_stored(member: Member, settings: Settings) -> bool:
 def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int, int]:
     """Store the members that are missing or damaged on this machine.
 
-    Return how many were stored and how many were already present.
+    Return the number of members that were stored, and the number that were already present.
     """
     store = Store.of(settings)
     members = reader.manifest.members
@@ -717,7 +721,7 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
     """Return the paths of the files that a manifest's profiles need, and the locked files.
 
     The paths are those of profiles, locks and project files in the bundle. The locked files are
-    returned by sha256.
+    returned in a dictionary with their sha256 as keys.
     """
     needed: set[str] = set()
     locked: dict[str, File] = {}
@@ -815,9 +819,9 @@ def write(changes: Iterable[Draft]) -> None:
 
 
 def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[str, ...]:
-    """Return the paths of locks in the bundle that differ from those of the current project.
+    """Return the paths of the locks in the bundle that differ from the current project's locks.
 
-    This includes locks that are missing in the project. Outside a project, return an empty tuple.
+    Locks that are missing in the project are included. Outside a project, return an empty tuple.
     """
     if settings.project is None or settings.definition is None:
         return ()
@@ -844,7 +848,8 @@ def _is_index(member: Member) -> bool:
 def _read_index(member: Member, content: Iterator[bytes]) -> Index:
     """Read the index of a base image.
 
-    Raise `InvalidError` unless it lists exactly one image, for the platform in the member's name.
+    Raise `InvalidError` unless the index lists exactly one image, and this image is for the
+    platform in the member's name.
     """
     if member.size > JSON_LIMIT:
         raise InvalidError(f"{member.path} is too large: {member.size} bytes")
@@ -863,7 +868,7 @@ def _platform(name: str) -> types.Platform:
 def _laid_out(
     indexes: Mapping[str, Index], manifest: Manifest, settings: Settings
 ) -> tuple[tuple[Descriptor, Layout], ...]:
-    """Create a layout for each base image from blobs in the store.
+    """Use the blobs in the store to create a layout for each base image.
 
     Return the images for this machine with their layouts. Raise `EnvbuilderError` if an image is
     incomplete.
@@ -935,7 +940,7 @@ def _load(
 ) -> bool:
     """Load an image into the engine, unless the engine keeps a different image with this name.
 
-    Return whether the engine has the image.
+    Return whether the engine has the requested image afterwards.
     """
     existing = engine.image(name)
     if existing is not None:

@@ -123,7 +123,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 def order(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Return the members in the order of a bundle.
+    """Return the members in the order in which a bundle contains them.
 
     Members that are checked first come before the large ones.
     """
@@ -131,7 +131,7 @@ def order(members: Iterable[Member]) -> tuple[Member, ...]:
 
 
 def problem(manifest: Manifest) -> str:
-    """Return a problem with a manifest that its types do not rule out.
+    """Return the first problem found in a manifest that its types do not rule out.
 
     Return an empty string if there is no problem.
     """
@@ -182,7 +182,7 @@ def manifest_name(sha256: str) -> str:
 
 
 def manifest_stated(block: bytes) -> tuple[str, int] | None:
-    """Return the sha256 and the size of the manifest, as stated in a bundle's first block.
+    """Return the manifest's sha256 and size, as given in the first block of a bundle.
 
     Return None if the block is not the beginning of a bundle.
     """
@@ -292,9 +292,9 @@ class Reader:
     ) -> Iterator[tuple[Member, Iterator[bytes]]]:
         """Yield each member with an iterator over its bytes, which are hashed as they are read.
 
-        The bytes of a member are skipped if the caller does not read them. The method can be called
-        repeatedly. If the bundle is damaged, raise a `BuildError` that names the member. If only
-        the hash is wrong, the iterator raises this error after the last byte.
+        The bytes of a member are skipped if the caller does not read them. This method can be
+        called repeatedly. If the bundle is damaged, raise a `BuildError` that names the member. If
+        only the hash is wrong, the iterator raises this error after the last byte.
         """
         self._stream.seek(self._first)
         for member in self.manifest.members:

@@ -43,10 +43,10 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 def wheel(settings: Settings) -> Wheel:
-    """Return the wheel of the running envbuilder.
+    """Return a wheel that contains the running envbuilder.
 
-    It is built from the checkout or, without a checkout, repacked from the installed files. Raise
-    `BuildError` if the checkout cannot be built, or if installed files were changed.
+    The wheel is built from the checkout or, without a checkout, repacked from the installed files.
+    Raise `BuildError` if the checkout cannot be built, or if installed files were changed.
     """
     source = resources.source_dir()
     if source:
@@ -166,9 +166,9 @@ def _members(wheel: Wheel) -> dict[str, bytes]:
 def pinned(wheel: Wheel, python: types.PythonVersion, settings: Settings, extra: str = "") -> str:
     """Return the content of a requirements file that pins a wheel's requirements with hashes.
 
-    The file can be used on all platforms, and with Python `python` and later. It lists the hashes
-    of the wheels that are on the user's index now. If `extra` is given, the requirements of that
-    extra are included.
+    The file can be used on all platforms, with the Python version `python` or later. It lists the
+    hashes of the wheels that are currently on the user's index. If `extra` is given, the
+    requirements of that extra are included.
     """
     options = ("--universal", "--generate-hashes", "--no-annotate", "--only-binary", ":all:")
     done, text = compiled(

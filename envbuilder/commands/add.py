@@ -76,7 +76,7 @@ _WRITABLE = "Free space or make the folder writable, then run the command again.
 
 
 def read_project(settings: Settings) -> tuple[str, Path]:
-    """Return the text and path of the project file. Raise `InvalidError` outside of a project."""
+    """Return the text and path of the project file. Raise `InvalidError` outside a project."""
     if settings.project is None:
         raise InvalidError(
             f"there is no {PROJECT_FILE} in this folder or any folder above it",

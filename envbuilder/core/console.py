@@ -223,7 +223,10 @@ class Progress(Protocol):
     def task(
         self, name: str, total: int | None = None, unit: str = ""
     ) -> AbstractContextManager[Task]:
-        """Start a task with this name. `unit` is either `bytes` or empty."""
+        """Start a task with the given name, and return a context manager that yields the task.
+
+        `unit` is either `bytes` or empty.
+        """
 
     def note(self, text: str) -> None:
         """Report something about the current work, in one line."""
@@ -394,7 +397,7 @@ class OutputError(BuildError):
 
 
 class NoReaderError(Exception):
-    """Error raised if the program that reads this program's output has exited, as `head` does.
+    """Error raised if the program that reads the output, such as `head`, has exited.
 
     This is not an `OSError`, because some libraries end the process on a broken pipe.
     """
@@ -479,9 +482,9 @@ def _failures() -> Any:
 def guard() -> None:
     """Reopen closed standard streams, and wrap stdout and stderr to handle failed writes.
 
-    If a standard stream remained closed, the next file to be opened would get its descriptor. That
-    file could then become, for example, the standard output of every child process. A closed stdout
-    is reopened read-only, so that writing to it still fails.
+    If a standard stream remained closed, the next file to be opened would get the descriptor of
+    that stream. The file could then become, for example, the standard output of every child
+    process. A closed stdout is reopened read-only, so that writing to it still fails.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -545,7 +548,10 @@ class Place(NamedTuple):
     is_ours: Recognize
 
     def require(self) -> None:
-        """Raise `InvalidError` if the file is not writable or is a different type of file."""
+        """Raise `InvalidError` if the file cannot be written.
+
+        Raise the same error if a different type of file exists at the path.
+        """
         path = self.path
         if path is None:
             return
@@ -574,8 +580,8 @@ class Place(NamedTuple):
     def write(self, make: Callable[[], str]) -> Path | None:
         """Write the text that `make` returns, and return the file's path.
 
-        Return None if no file is named. Raise `EnvbuilderError` if the text cannot be written, or
-        if a different file has appeared at the path since it was checked.
+        Return None if the user has not chosen a file. Raise `EnvbuilderError` if the text cannot be
+        written, or if a different file has appeared at the path since the path was checked.
         """
         if self.path is None:
             return None
@@ -608,9 +614,9 @@ def deliver(
     """Write all results, call `show`, report the files that were written, and return the errors.
 
     Each item of `writes` consists of a name for messages and a function. The function writes a
-    result and returns its path, or None if there is no file to write. If one result cannot be
-    written, the others are still written. It is not an error if the program that reads the output
-    has exited.
+    result and returns the path of its file, or None if there is no file to write. If one result
+    cannot be written, the others are still written. It is not an error if the program that reads
+    the output has exited.
     """
     errors: list[EnvbuilderError] = []
     notes = []

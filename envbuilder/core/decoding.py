@@ -1,13 +1,13 @@
 """Decode JSON and YAML into types. Decoding is thread-safe, and strict for untrusted text.
 
-Errors state the file, the line and the key, and suggest what to write instead.
+Error messages contain the file, the line and the key, and suggest what to write instead.
 
 When a Struct type is first used, msgspec (0.22.0) builds its description of that type. It does so
 in Python code, without a lock, and other threads can see the description before it is complete. If
-two threads decode into a new type at the same time, the process may end with SIGSEGV. Here, a lock
-protects the first use of a type, which also builds the descriptions of the types of all its fields.
-Later uses take no lock. Encoding does not build descriptions. `tests/integration/test_decoding.py`
-fails once msgspec no longer needs this lock.
+two threads decode into a new type at the same time, the process may crash with SIGSEGV. In this
+module, a lock protects the first use of a type, which also builds the descriptions of the types of
+all its fields. Later uses take no lock. Encoding does not build descriptions.
+`tests/integration/test_decoding.py` fails once msgspec no longer needs this lock.
 
 If a key occurs twice, common parsers keep the last value. A reviewer or tool that checks the first
 value then sees a different value from the one that is used, so `strict_json` rejects duplicate
@@ -175,7 +175,10 @@ def _constant(name: str) -> NoReturn:
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Parse a YAML mapping and return it. `where` is the name of the file in errors."""
+    """Parse a YAML mapping and return it. `where` is the file name to show in errors.
+
+    Raise `InvalidError` if the text is not valid YAML or does not contain a mapping.
+    """
     from envbuilder.core import yaml_files  # PyYAML takes as long as Python's own start
 
     try:
@@ -203,8 +206,7 @@ def decode(
 ) -> _T:
     """Convert `data` to the type `kind`. Raise `InvalidError` for unknown keys and wrong types.
 
-    For each struct, `hints` maps wrong keys that users often write to advice on what to write
-    instead.
+    For each struct, `hints` maps common wrong keys to advice on what to write instead of them.
     """
     try:
         return convert(data, kind)
@@ -222,8 +224,8 @@ def explain(
 ) -> InvalidError:
     """Return an `InvalidError` that explains a validation error from msgspec.
 
-    The new error states the path of the key and, if known, its line. It suggests what to write
-    instead.
+    The message of the new error contains the path of the key and, if known, the line of the key.
+    The hint suggests what to write instead.
     """
     message, _, location = str(error).partition(" - at ")
     spot = locate(location, kind, data)
@@ -276,7 +278,7 @@ def error_at(
 ) -> InvalidError:
     """Return an `InvalidError` about a key in a file.
 
-    The error states the location of the key, the problem and a hint.
+    The error contains the location of the key, the problem and a hint.
     """
     return InvalidError(f"{place(where, text, path)}: {dotted(path)}{problem}", hint)
 
@@ -317,7 +319,10 @@ def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
 
 
 def _below(kind: Any, prefix: str = "") -> dict[str, str]:
-    """Map each key that may appear anywhere inside a type to a hint that suggests its full path."""
+    """Return hints for all keys inside a type. Each hint suggests the full path of a key.
+
+    The result maps each key that may appear at any level to its hint.
+    """
     hints: dict[str, str] = {}
     for struct in structs([kind]):
         for name, inner in fields(struct):
@@ -384,7 +389,7 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
 
 
 def _names(match: re.Match[str]) -> list[str]:
-    """Return the types that msgspec expected. Omit null unless it is the only one.
+    """Return the names of the types that msgspec expected. Omit null unless it is the only one.
 
     If null were included, a hint could suggest leaving out a value.
     """

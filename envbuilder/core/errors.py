@@ -1,7 +1,7 @@
 """Errors and their exit codes, hints for messages, and functions that make text safe to print.
 
-Every message states what happened and where. The hints of an error state what to do next.
-`cli.main` is the only place that catches these errors and turns them into text and an exit code.
+Every message says what happened and where. The hints of an error say what to do next. `cli.main` is
+the only place that catches these errors and turns them into text and an exit code.
 
 Before a message repeats untrusted text, the text is escaped, quoted and shortened, and credentials
 are removed.
@@ -89,7 +89,7 @@ def escaped_json(text: str) -> str:
 def _is_shown(text: str) -> bool:
     """Return whether the text contains no characters that need an escape.
 
-    This is a fast check to make first, since most text needs no escapes.
+    This is a fast preliminary check, since most text needs no escapes.
     """
     return text.replace("\n", "").replace("\t", "").isprintable() and _BLANK.isdisjoint(text)
 
@@ -148,7 +148,7 @@ def counted(number: float, noun: str) -> str:
 
 
 def first(items: Sequence[str], most: int) -> str:
-    """Join the first `most` items and the number of remaining ones, as in `a, b and 3 more`."""
+    """Join the first `most` items, then add how many items remain, as in `a, b and 3 more`."""
     more = len(items) - most
     return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -367,7 +367,7 @@ def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
 def make_room(setting: str) -> tuple[Hint, ...]:
     """Return the hints for a full disk.
 
-    `setting` contains the names of the variables that select another disk.
+    `setting` contains the names of the environment variables that select another disk.
     """
     return (
         Hint(f"Set {setting} to a folder on a larger disk."),
@@ -378,8 +378,8 @@ def make_room(setting: str) -> tuple[Hint, ...]:
 class EnvbuilderError(Exception):
     """Base class of all expected failures.
 
-    The `message` states what failed and where. The `hints` state what to do next. Credentials are
-    removed from both, since they may quote text from any source.
+    The `message` says what failed and where. The `hints` say what to do next. Credentials are
+    removed from both, since a message or a hint may quote text from any source.
     """
 
     exit_code = BUILD_FAILED
@@ -415,7 +415,7 @@ def with_context(
 class BuildError(EnvbuilderError):
     """Error raised if a download or build step fails (exit 1).
 
-    The cause is a wrong hash, a full disk or a failed command.
+    Possible causes are a wrong hash, a full disk and a failed command.
     """
 
     exit_code = BUILD_FAILED
@@ -430,7 +430,7 @@ class UnreachableError(BuildError):
 class WrongHashError(BuildError):
     """Error raised if a file does not match its hash in the lock (exit 1).
 
-    No part of the file was kept.
+    No part of the file is kept.
     """
 
     def __init__(
@@ -444,14 +444,14 @@ class WrongHashError(BuildError):
 class ChangedFileError(WrongHashError):
     """Error raised if a source offers a different file under the name of a locked file (exit 1).
 
-    No part of the file was kept.
+    No part of the different file is kept.
     """
 
 
 class InvalidError(EnvbuilderError):
     """Error raised for invalid, stale or missing input (exit 2).
 
-    The input is the usage, a profile, the configuration or a lock.
+    The input can be the command line, a profile, the configuration or a lock.
     """
 
     exit_code = INVALID
@@ -494,7 +494,7 @@ class VerifyError(EnvbuilderError):
 
 
 class SignatureError(EnvbuilderError):
-    """Error raised if a required signature is missing or was not accepted (exit 5)."""
+    """Error raised if a required signature is missing or not accepted (exit 5)."""
 
     exit_code = VERIFY_FAILED
 
@@ -502,7 +502,7 @@ class SignatureError(EnvbuilderError):
 class LimitError(OSError):
     """Error raised if a server takes too long to send its data, or if the session was stopped.
 
-    The message states which of the two happened.
+    The message says which of the two happened.
     """
 
 

@@ -81,9 +81,9 @@ def explained(
     *,
     done: str = "read",
 ) -> Iterator[None]:
-    """Convert an `OSError` to `failure`, which states what could not be done and why.
+    """Convert an `OSError` to `failure`, whose message says what could not be done and why.
 
-    `done` is the participle for the message, as in "PATH: cannot be read".
+    `done` is the past participle in the message, such as `read` in "PATH: cannot be read".
     """
     try:
         yield
@@ -95,7 +95,7 @@ def explained(
 def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
     """Read a regular file. Raise `OSError` if it is not one or has more than `limit` bytes.
 
-    With `pipes`, which is for files that the user has named, pipes and devices are read as well.
+    Set `pipes` for files that the user has named, so that pipes and devices are read as well.
     Otherwise they are refused, since opening a pipe blocks until another process writes to it.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK)
@@ -149,8 +149,8 @@ class _Parsed(Struct, frozen=True):
 def parse_shipped(text: str, path: Path) -> dict[str, Any]:
     """Parse the text of a profile file and return its mapping, as `parse_yaml` does.
 
-    If the folder is writable, the data of a shipped profile is cached next to the file, in the same
-    way as Python's compiled modules.
+    The data of a profile that is shipped with envbuilder is cached next to the profile if that
+    folder is writable, just as Python caches compiled modules.
     """
     if not path.is_relative_to(resources.profiles_dir()):
         return decoding.parse_yaml(text, str(path))
@@ -185,10 +185,10 @@ def parse_cached(text: str, path: Path, copy: Path, *, is_users: bool = False) -
 def staged(
     path: Path, content: bytes, mode: int = 0o666, final_mode: int | None = None
 ) -> Iterator[Path]:
-    """Yield a new temporary file with `content` next to `path`. The caller renames it.
+    """Yield the path of a new temporary file next to `path` that contains `content`.
 
-    The temporary file is removed if the caller fails. `mode` is subject to the umask, but
-    `final_mode` is not.
+    The caller renames the temporary file. If the caller fails, the file is removed. `mode` is
+    subject to the umask, but `final_mode` is not.
     """
     temporary = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(6))}.part")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
@@ -280,7 +280,10 @@ def _mode(path: Path) -> int | None:
 
 
 def full_or_broken(error: OSError, path: Path) -> BuildError:
-    """Return a `BuildError` for a failed write. If the disk is full, it says how to free space."""
+    """Return a `BuildError` for a failed write.
+
+    If the disk is full, the hints of the error say how to free space.
+    """
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return BuildError(
             f"no space left on the disk of {path.parent}",
@@ -293,13 +296,13 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield an open temporary file next to `path`. At the end, it replaces the file at `path`.
+    """Yield an open temporary file that replaces the file at `path` when the caller is done.
 
     If the caller fails, the temporary file is removed. Callers write to it with `write_all`. This
-    function is for large files: the temporary file of a killed process is overwritten, so such
-    files do not accumulate. Raise `BuildError` if another process is writing to the temporary file,
-    or if its name is taken by anything else, such as a link or another user's file. Raise `OSError`
-    if the disk is full.
+    function is for large files: a temporary file left behind by a killed process is overwritten, so
+    such files do not accumulate. Raise `BuildError` if another process is writing to the temporary
+    file, or if its name is taken by anything else, such as a link or another user's file. Raise
+    `OSError` if the disk is full.
     """
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -318,7 +321,7 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_all(out: IO[bytes], data: bytes) -> None:
-    """Write all of `data` to an unbuffered file. A single `write` may write only a part of it."""
+    """Write all of `data` to an unbuffered file. A single `write` may write only part of it."""
     view = memoryview(data)
     while view:
         view = view[out.write(view) :]
@@ -353,7 +356,10 @@ def _opened(part: Path) -> int:
 
 
 def _locked(descriptor: int, part: Path) -> bool:
-    """Lock a partial file. Return whether this succeeded and the file still has its name."""
+    """Lock a partial file.
+
+    Return whether the lock was acquired and the file still has its name.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), part.lstat())
@@ -400,9 +406,9 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
 def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
     """Return the folder, creating it if it is missing.
 
-    A folder created here gets a marker, unless `marked` is False because its contents have markers
-    of their own. The new folder is accessible only to this user, unless its parent has a marker. It
-    then gets the mode of its parent, which the user may have opened to others. The mode of an
+    A new folder gets a marker, unless `marked` is False because its contents have markers of their
+    own. Only this user can access the new folder, unless its parent has a marker. In that case, the
+    new folder gets the mode of its parent, which the user may have opened to others. The mode of an
     existing folder is never changed. Raise `OSError` if the folder cannot be created.
     """
     for above in reversed([p for p in folder.parents if not p.exists()]):
@@ -426,7 +432,7 @@ def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
 
 
 def folder_identity(folder: Path) -> str:
-    """Return a hexadecimal hash of a folder's path. It identifies the folder across calls."""
+    """Return a hexadecimal hash of a folder's path, which identifies the folder across calls."""
     return hashlib.sha256(os.fsencode(folder)).hexdigest()
 
 
@@ -519,9 +525,9 @@ class Look(Protocol):
     """Function that looks up the status of a path, on this machine or in a test."""
 
     def __call__(self, path: Path, *, follow: bool) -> os.stat_result | None:
-        """Return the status of a path or, if `follow` is set, that of a link's target.
+        """Return the status of a path, or None if the path does not exist.
 
-        Return None if the path does not exist.
+        If the path is a link and `follow` is set, return the status of the link's target.
         """
 
 
@@ -545,7 +551,7 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
     """Return the users and folders whose files the user with the id `uid` trusts.
 
     The users are this user, root and, under sudo, the user who called sudo. The folders are the
-    absolute paths in the variable `TRUSTED_VARIABLE`.
+    absolute paths in the environment variable `TRUSTED_VARIABLE`.
     """
     uids = {0, uid}
     behind = environ.get("SUDO_UID", "")
@@ -556,7 +562,7 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
 
 
 def current_trust(environ: Mapping[str, str] = os.environ) -> Trust:
-    """Return the users and folders whose files the user of this process trusts, as `trust` does."""
+    """Return the users and folders whose files are trusted by the user of this process."""
     return trust(environ, os.geteuid())
 
 
@@ -630,7 +636,7 @@ def _keeps_modes(path: Path, look: Look) -> bool:
     """Return whether the file system that contains a path stores file modes.
 
     Windows drives in WSL, FAT and some shared folders show every path, including their own root, as
-    writable by everybody. There, file modes have no meaning.
+    writable by everybody. On such file systems, modes have no meaning.
     """
     device = None
     root = None
@@ -653,8 +659,8 @@ def _open_to_all(facts: os.stat_result, *, sticky: bool = True) -> bool:
 def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool, sticky: bool = False) -> str:
     """Return why a path is not trusted, or "" if it is. Both a link and its target must be trusted.
 
-    With `sticky`, a folder in which every user can add files is accepted if users can only replace
-    their own files.
+    With `sticky`, accept a folder in which every user can add files, provided that users can
+    replace only their own files.
     """
     itself = look(path, follow=False)
     if itself is None:

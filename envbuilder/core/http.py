@@ -1,8 +1,9 @@
 """HTTP requests and downloads with the user's proxies and certificates, retries and limits.
 
-All requests for packages, base images and checks of sources pass through this module, so a single
-place decides what a server may do and who receives credentials. `http_transport` limits the time of
-each connection. No downloaded file is trusted before its hash has been checked.
+All requests for packages and base images, and all requests that check sources, pass through this
+module, so a single place decides what a server may do and who receives credentials.
+`http_transport` limits the time of each connection. No downloaded file is trusted before its hash
+has been checked.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def open_session(*, direct: bool = False) -> Session:
     """Return a session that uses the user's proxy and certificates.
 
     These settings come from the environment or from pip's configuration. The environment takes
-    precedence. With `direct`, no proxy is used. This is for servers on this machine, because a
-    proxy would look for them on the proxy's own machine.
+    precedence. With `direct`, no proxy is used. Set `direct` for servers on this machine, because a
+    proxy would look for them on the machine on which the proxy runs.
     """
     from envbuilder.core.http_transport import Session
 
@@ -102,7 +103,7 @@ def origin(url: str) -> tuple[str, str, int | None] | None:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, without user name and token, for use in messages.
+    """Return the host of a URL, without a user name or token, for use in messages.
 
     If the URL cannot be parsed, return "an invalid URL".
     """
@@ -116,7 +117,7 @@ def host_of(url: str) -> str:
 def redirected(url: str, location: str) -> str:
     """Return the target of a redirect from `url`.
 
-    If the target is on the same server, it keeps the credentials in `url`. Raise
+    If the target is on the same server, the returned URL keeps the credentials in `url`. Raise
     `requests.exceptions.InvalidURL` if the target is not http or https, or if the redirect leads
     from https to http.
     """
@@ -210,7 +211,10 @@ class Attempts:
             yield number
 
     def may_repeat(self, response: requests.Response | None) -> bool:
-        """Return whether another attempt may succeed. `response` is None if none arrived."""
+        """Return whether another attempt may succeed.
+
+        `response` is None if no response arrived.
+        """
         if response is None:
             return True
         text = response.headers.get("Retry-After", "")
@@ -229,7 +233,7 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
     """Yield the response's body in pieces, decompressed.
 
     Raise `TooLongError` if the body is longer than `limit` bytes, and `requests.ConnectionError` if
-    it is incomplete or takes longer than `seconds`.
+    the body is incomplete or takes longer than `seconds` to arrive.
     """
     import requests
     from urllib3.exceptions import HTTPError, ReadTimeoutError
@@ -263,7 +267,10 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
 
 
 def length(response: requests.Response) -> int | None:
-    """Return the length in bytes that the headers state, or None if it is not stated clearly."""
+    """Return the length of the body in bytes according to the headers.
+
+    Return None if the headers do not clearly specify a length.
+    """
     text = response.headers.get("Content-Length", "").strip()
     plain = text.isascii() and text.isdecimal() and len(text) <= 15
     if plain and "Transfer-Encoding" not in response.headers:
@@ -279,7 +286,7 @@ def _broken_off(received: int, announced: int | None) -> str:
 
 
 def _unpacker(encoding: str) -> zlib._Decompress | None:
-    """Return a decompressor for a body with this encoding, or None if it is not compressed.
+    """Return a decompressor for a body with this encoding, or None if no decompression is needed.
 
     Some servers compress bodies even though the request asked them not to. Raise
     `requests.ConnectionError` for any encoding other than gzip and deflate.
@@ -394,7 +401,10 @@ class UnavailableError(Exception):
 
 
 class OtherSizeError(UnavailableError):
-    """Error raised if a source's file is longer than expected. The message states its size."""
+    """Error raised if a source's file is longer than expected.
+
+    The message contains the limit and, if known, the size of the file.
+    """
 
 
 def download(
@@ -416,10 +426,10 @@ def download(
     of an earlier partial file. `ask` replaces the plain request: it takes request headers and
     returns the response.
 
-    If the server cannot resume the download, it starts again from the beginning. Raise
+    If the server cannot resume the download, the download starts again from the beginning. Raise
     `UnavailableError` if the source refuses the request or remains unreachable, `OtherSizeError` if
-    its file is longer than expected, and `BuildError` if `part` cannot be written, for example
-    because the disk is full.
+    the source's file is longer than expected, and `BuildError` if `part` cannot be written, for
+    example because the disk is full.
     """
     import requests
 

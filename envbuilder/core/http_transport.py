@@ -1,8 +1,8 @@
 """The transport of HTTP sessions, which limits every wait and lets another thread end all waits.
 
-requests only limits the time between two reads. Here, the head of a response (the status, the
-headers and any number of `100 Continue`) has one deadline as a whole, and `http` sets a deadline
-for each body. Sessions do not follow redirects on their own.
+The requests library limits only the time between two reads. In this module, the head of a response
+(the status, the headers and any number of `100 Continue`) has one deadline as a whole, and `http`
+sets a deadline for each body. Sessions do not follow redirects on their own.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
-    """Return the effective value of each option by the option's long name.
+    """Return the effective value of each pip option, keyed by the option's long name.
 
     Later `texts` override earlier ones, and environment variables override all `texts`.
     """

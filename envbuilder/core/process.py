@@ -127,7 +127,7 @@ class Completed(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The way the program ended, for messages about a failure."""
+        """How the program ended, for messages about a failure."""
         return f"exit {self.returncode}" if self.returncode > 0 else f"signal {-self.returncode}"
 
     @property
@@ -198,16 +198,16 @@ def run(
     on_stdout: Callable[[str], None] | None = None,
     on_stderr: Callable[[str], None] | None = None,
 ) -> Completed:
-    """Run a program to completion and return its output.
+    """Run a program to completion and return its output and exit status.
 
     `env` is added to `base`, which by default is this process's environment. `timeout` is in
     seconds. `stdin` is the program's input, at most a line or two. With `holds_stdin`, the program
     receives no input, but its stdin stays open until the program or this process ends. The
     callbacks receive each line of output as it arrives.
 
-    No error is raised for a nonzero exit status, which is returned. Raise `ToolError` if the
-    program is missing. If the output is very long, only its end is returned. An exception in a
-    callback stops the program and is then raised here.
+    A nonzero exit status is returned and does not raise an error. Raise `ToolError` if the program
+    is missing. If the output is very long, only its end is returned. If a callback raises an
+    exception, the program is stopped and `run` raises the same exception.
     """
     import subprocess
 
@@ -304,8 +304,8 @@ def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], b
     """Run a program for as long as it is needed, and return its exit status.
 
     The program shares this process's output. Its stdin receives `beginning`, and stays open until
-    `needed` returns False or this process ends in any way. Therefore, the program notices the end
-    of this process even if the processes between the two are gone.
+    `needed` returns False or this process ends for any reason. Therefore, the program notices the
+    end of this process even if all processes between the two have already ended.
     """
     import subprocess
 
@@ -340,8 +340,8 @@ class _HeldSignals:
     """Guard that holds back stop signals while a child starts, so that no running child is missed.
 
     The handlers of these signals, and of a timer, may raise an exception at any point. If a handler
-    raised one between the start of a child and the assignment of its handle, the child would go on
-    writing into folders that are being removed.
+    raised an exception between the start of a child and the assignment of its handle, the child
+    would continue to write into folders that are being removed.
     """
 
     def __init__(self) -> None:
@@ -551,9 +551,9 @@ def in_batches(
 ) -> list[_U]:
     """Apply a function to batches of items, in one thread per CPU, and return the results in order.
 
-    This is for functions that release the GIL. With other functions, the threads would wait for
-    each other. The items are processed in batches because starting a job for each file would take
-    as long as hashing the file.
+    Use this only for functions that release the GIL. With other functions, the threads would wait
+    for each other. The items are processed in batches because starting a job for each file would
+    take as long as hashing the file.
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     with pool(os.cpu_count()) as executor:
@@ -584,9 +584,10 @@ def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
 
 @contextmanager
 def working(threads: set[int]) -> Iterator[None]:
-    """Add this thread's ident to `threads` while it works, so that `interrupt` can find it.
+    """Add this thread's ident to `threads` for the duration of the `with` block.
 
-    An idle thread in a pool must not be interrupted, because it would print a traceback.
+    `interrupt` can then find the thread. An idle thread in a pool must not be interrupted, because
+    it would print a traceback.
     """
     threads.add(threading.get_ident())
     try:
@@ -676,8 +677,8 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
 def when_ended(argv: Sequence[str]) -> int:
     """Start a shell that runs a program when this process ends, and return a file descriptor.
 
-    The program runs however this process ends, unless a line is written to the file descriptor
-    first. If this process replaces itself with another program, it is still the same process.
+    The program runs regardless of how this process ends, unless a line is first written to the file
+    descriptor. If this process replaces itself with another program, it has not ended.
     """
     reading, writing = os.pipe()
     os.posix_spawn(
@@ -697,7 +698,7 @@ def when_ended(argv: Sequence[str]) -> int:
 
 
 def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replace this process with another program, which then receives the signals to this process.
+    """Replace this process with another program, which then receives this process's signals.
 
     The program's exit code becomes that of this process. Raise `ToolError` if the program is
     missing, and `CommandError` if it cannot be executed.
@@ -808,7 +809,7 @@ class TerminatedError(BaseException):
 
 
 def exit_code(number: int) -> int:
-    """Return the exit code that shells report for a process that this signal ended."""
+    """Return the exit code that shells report for a process that was ended by this signal."""
     return 128 + number
 
 

@@ -1,7 +1,7 @@
 """Locate the shipped `profiles/`, `templates/` and `data/`, and render the Jinja2 templates.
 
 In a wheel, `profiles/` and `templates/` are inside `data/`. In a checkout, they are next to the
-package. There, `__file__` points into the checkout even if an editable install left stale copies in
+package, and `__file__` points into the checkout even if an editable install left stale copies in
 site-packages.
 """
 

@@ -128,7 +128,7 @@ class RequirementFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contents of an environment, in addition to those of the profile for the hardware."""
+    """What an environment contains in addition to the contents of the profile for the hardware."""
 
     requirements: tuple[RequirementLine, ...] = ()
     """Packages as PEP 508 lines, including `name @ ./FOLDER` and `name @ git+https://…`. The
@@ -376,8 +376,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     def unpacked_dir(self) -> Path:
         """Folder that contains unpacked wheels.
 
-        It is on the same file system as the environments, whose files are links to the unpacked
-        ones.
+        The folder is on the same file system as the environments, whose files are links to the
+        unpacked files.
         """
         return self.data_dir / "unpacked"
 
@@ -436,9 +436,9 @@ def load(
 
     The defaults are the working folder and the variables of this process. If a project is ignored
     because another user owns its file or can write to it, `note` is called with a line that says
-    so. By default, the line is printed to stderr. `environment` is the project's environment that
-    the settings are for. Raise `InvalidError` if a file is invalid, or if any other file belongs to
-    another user.
+    so. By default, the line is printed to stderr. `environment` is the name of the project's
+    environment for which the settings are read. Raise `InvalidError` if a file is invalid, or if
+    any other file belongs to another user.
     """
     note = note or console.PlainProgress().note
     trusted = files.current_trust(environ)
@@ -482,7 +482,7 @@ def decoded(
     """Return the configuration in a file and, for a project's file, the project's definition.
 
     `cache` is a folder for parsed files. It saves time, since importing PyYAML takes as long as
-    starting Python. If the file is invalid, raise `InvalidError`, which states where the error is
+    starting Python. If the file is invalid, raise an `InvalidError` that says where the error is
     and what to write instead.
     """
     where = str(path)
@@ -515,7 +515,8 @@ def read_definition(
 ) -> Definition:
     """Convert the data of a project's file to its definition. Raise `InvalidError` for mistakes.
 
-    `others` are the other keys that the same file may contain. They are used for suggestions.
+    `others` contains the other keys that are allowed in the same file. Hints may suggest these
+    keys.
     """
     if empty := next(_without_value(data), None):
         raise error_at(where, text, empty, "has no value", "Write a value, or remove the key.")
@@ -595,9 +596,9 @@ def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
 def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -> Path | None:
     """Return the nearest folder that contains a trusted project file, or None if there is none.
 
-    Another user's project file is skipped, because it could be in any folder above. If the project
-    file is trusted, its profiles and locks must be trusted, too. Otherwise, the project's
-    requirements would not be enforced.
+    Another user's project file is skipped, because such a file could be in any parent folder. If
+    the project file is trusted, its profiles and locks must be trusted, too. Otherwise, the
+    project's requirements would not be enforced.
     """
     try:
         home = Path.home()

@@ -4,14 +4,15 @@ Signatures are DSSE envelopes over in-toto statements, in `FILE.intoto.jsonl`. L
 signed in the same way, and this module knows neither format. Keys are P-256 (ECDSA with SHA-256) or
 ed25519 keys in PEM files. Private keys are PKCS#8, with or without a passphrase. Public keys are
 SubjectPublicKeyInfo, as used by cosign, openssl and podman's policy. The id of a key is the sha256
-of the public key in DER form. cryptography is an optional dependency that is only imported when a
+of the public key in DER form. cryptography is an optional dependency that is imported only when a
 key is read.
 
 The signature of an envelope (https://github.com/secure-systems-lab/dsse) also covers the type of
 the payload, so that no payload can be passed off as one of another type. Unknown keys in the JSON
-are ignored, as the specification requires. The in-toto project recommends this suffix for files
-with one envelope per line. cosign, gh and slsa-verifier read such files. envbuilder writes a single
-envelope, which several keys can sign, because cosign reads only one.
+are ignored, as the specification requires. The in-toto project recommends the suffix
+`.intoto.jsonl` for files with one envelope per line. cosign, gh and slsa-verifier read such files.
+envbuilder writes a single envelope, which several keys can sign, because cosign reads only one
+envelope.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def read_public_key(text: str) -> PublicKey:
 
 
 def read_public_keys(keys: Iterable[str]) -> tuple[PublicKey, ...]:
-    """Read public keys from paths or PEM texts, without duplicates."""
+    """Read public keys from paths or PEM texts, and return them without duplicates."""
     return tuple({key.id: key for key in map(read_public_key, keys)}.values())
 
 
@@ -457,7 +458,7 @@ def accepted(
 
 
 def digests_of(statement: Statement) -> list[tuple[str, str]]:
-    """Return the digests of all subjects as pairs of an algorithm and a digest."""
+    """Return the digests of all subjects as pairs of algorithm and digest."""
     return [*chain.from_iterable(subject.digest.items() for subject in statement.subject)]
 
 

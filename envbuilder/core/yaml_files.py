@@ -42,7 +42,7 @@ _NOT_TEXT = yaml.reader.Reader.NON_PRINTABLE
 
 
 class StrictYamlError(ValueError):
-    """Error raised if a text is not valid YAML or uses features that are not supported here."""
+    """Error raised if a text is not valid YAML or uses features that this module rejects."""
 
     def __init__(self, problem: str, line: int, hint: str = "") -> None:
         super().__init__(f"line {line}: {problem}")
@@ -375,7 +375,7 @@ class _List:
         return self._text[self._text.rfind("\n", 0, position) + 1 : position]
 
     def _line_end(self, position: int) -> int:
-        """Return the position of the end of a value's last line, before the line break."""
+        """Return the position at which the last line of a value ends, before the line break."""
         position = len(
             self._text[:position].rstrip("\r\n")
         )  # a block scalar ends with its line break
@@ -396,7 +396,7 @@ class _List:
 def scalar(value: str, *, in_flow: bool, quote: str = "") -> str:
     """Return a string as a YAML scalar, without quotes if it is safe to omit them.
 
-    `in_flow` states whether the scalar is in a list in brackets. If `quote` is given, the scalar is
+    `in_flow` says whether the scalar is in a list in brackets. If `quote` is given, the scalar is
     always quoted, with this quotation mark if possible.
     """
     if not quote:

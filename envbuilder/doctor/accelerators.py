@@ -1,7 +1,7 @@
 """Find the problems with this host's accelerators or with the requested profile.
 
-Each finding code and each GPU obstacle has a fix of one sentence. A test checks that there is a
-sentence for every obstacle in `host.Obstacle` and for every finding code.
+For each finding code and each GPU obstacle, there is a one-sentence fix. A test checks that there
+is a sentence for every obstacle in `host.Obstacle` and for every finding code.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def problems(case: Case) -> list[Problem]:
 def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
     """Return the problems caused by variables that make a driver mistake a GPU for another model.
 
-    The driver then runs kernels for that other model. There is at most one problem for each
-    accelerator in `rows`.
+    Because of such a variable, the driver runs kernels for the other model. There is at most one
+    problem for each accelerator in `rows`.
     """
     result = []
     variables = case.around.variables
@@ -118,7 +118,7 @@ class _Look:
         return every[0].findings
 
     def native(self, profile: Profile) -> list[Finding]:
-        """Return warnings about what a native environment lacks but an image includes."""
+        """Return warnings about what an image includes but a native environment lacks."""
         if not self.engine or "venv" not in profile.backends:
             return []
         findings = fit.findings(profile, self.host, "venv", self.locks.get(profile.name))
@@ -158,7 +158,10 @@ class _Look:
         return self.level(profile), len(lasting)
 
     def of_nothing(self) -> list[Problem]:
-        """Return the problems with the simplest profile, for use if no profile fits the host."""
+        """Return the problems with the simplest profile.
+
+        This method is used if no profile fits the host.
+        """
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
         if plainest:
             return self.of_profile(min(plainest, key=self.level), requested=True)

@@ -70,9 +70,10 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def build(self) -> str:
-        """The build, such as "cu126", "rocm6.3" or "cpu", or "" if the version names no build.
+        """The build, such as "cu126", "rocm6.3" or "cpu".
 
-        For a build from source, this is empty, whatever its local version is.
+        This is "" if the version does not specify a build. For a build from source, it is also "",
+        whatever its local version is.
         """
         local = self.version.partition("+")[2]
         return local if _LOCAL.fullmatch(local) else ""
@@ -131,10 +132,10 @@ class Installed(Struct, frozen=True, kw_only=True):
 def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Installed | None:
     """Return the environment of `executable` or, if it is None, the environment in use.
 
-    The environment in use is the active one. If none is active, it is the `.venv` in this folder.
-    If there is no `.venv`, it is the environment of the first Python on PATH. Return None if no
-    environment is found. `ours` is the prefix of envbuilder's own Python, which is skipped on PATH.
-    Raise `InvalidError` if `executable` is not an interpreter.
+    The environment in use is the active one. If none is active, it is the `.venv` in the current
+    folder. If there is no `.venv`, it is the environment of the first Python on PATH. Return None
+    if no environment is found. `ours` is the prefix of envbuilder's own Python, which is skipped on
+    PATH. Raise `InvalidError` if `executable` is not an interpreter.
     """
     named = [(f"{environ[name]}/bin/python", name) for name in filter(environ.get, ACTIVE)]
     if environ.get("PWD"):
@@ -208,9 +209,9 @@ def _project(tool: str, prefix: str, current: str | None) -> str:
 def _hiding(
     reader: Reader, packages: Mapping[str, Package], environ: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the paths of modules that Python finds before a framework of the same name.
+    """Yield the paths of modules that have the same name as a framework and hide it.
 
-    Python imports these modules instead of the framework.
+    Python finds these modules first, and imports them instead of the framework.
     """
     folders = (environ.get("PWD"), *environ.get("PYTHONPATH", "").split(os.pathsep))
     for folder in filter(None, dict.fromkeys(folders)):
@@ -223,7 +224,7 @@ def _hiding(
 def _sites(
     prefix: str, version: str, config: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, None]:
-    """Return the package folders, as keys, in the order in which Python searches them."""
+    """Return a dictionary whose keys are the package folders, in Python's search order."""
     user = f"{environ.get('HOME')}/.local"
     roots = [prefix] if config else [user, prefix]
     if config.get("include-system-site-packages") == "true":
@@ -253,7 +254,7 @@ def _packages(reader: Reader, site: str) -> Iterator[Package]:
 
 
 def _stated(code: str, version: str) -> str:
-    """Return the version that is stated in `code`, including its build if `code` states it.
+    """Return the version given in `code`, including its build if `code` specifies one.
 
     `code` is the text of a framework's version.py. If it contains no version, return `version`.
     """

@@ -1,9 +1,9 @@
 """Provide the commands that install another build of a framework with each tool.
 
-The commands follow docs.astral.sh/uv, pip.pypa.io, python-poetry.org, pdm-project.org,
-docs.conda.io and pixi.prefix.dev. Tests run the commands for uv, pip, poetry and pdm in clean
-environments. The commands for conda and pixi, and the commands that repair an installation, have
-never been run.
+The commands follow the documentation at docs.astral.sh/uv, pip.pypa.io, python-poetry.org,
+pdm-project.org, docs.conda.io and pixi.prefix.dev. Tests run the commands for uv, pip, poetry and
+pdm in clean environments. The commands for conda and pixi, and the commands that repair an
+installation, have never been run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inspect what a diagnosis needs to know besides the host.
+"""Inspect everything besides the host itself that a diagnosis needs to know.
 
 This includes the disks, interpreters, programs, user and container engine. The code starts
 processes, but makes no network requests.
@@ -25,7 +25,7 @@ from envbuilder.profiles.profile import Profile
 
 
 class Around(Struct, frozen=True, kw_only=True):
-    """The observed surroundings of the host. With the defaults, nothing was inspected."""
+    """The observed surroundings of the host. The default values mean that nothing was inspected."""
 
     looked: bool = False
     """Whether the machine that envbuilder runs on was inspected."""
@@ -152,9 +152,9 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
 
 
 def _engine(host: Host) -> tuple[str, str]:
-    """Return the reason why the running container engine cannot build images, and the fix for it.
+    """Return the reason why the running container engine cannot build images, and the fix.
 
-    Both are empty if it can build images, or if no engine is running.
+    Both are empty if the engine can build images, or if no engine is running.
     """
     if not host.containers.has_engine:
         return "", ""
@@ -171,9 +171,9 @@ def _engine(host: Host) -> tuple[str, str]:
 def _rooms(
     profile: Profile | None, lock: Lock | None, host: Host, settings: Settings
 ) -> tuple[Disk, ...]:
-    """Return the disks that hold the store and the environments, with the space needed on each.
+    """Return the disks for the store and the environments, with the space needed on each disk.
 
-    The space is that for the files of the lock, both downloaded and unpacked.
+    The needed space includes both the downloaded and the unpacked files of the lock.
     """
     files = _files(profile, lock, host)
     environment = Room(folder=str(settings.envs_dir), bytes=unpacked(files))

@@ -65,7 +65,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 class Around(NamedTuple):
-    """The information besides the environment and the host on which the verdict depends."""
+    """The information on which the verdict depends, besides the environment and the host."""
 
     url: Callable[[str], str]
     """A function that takes the symbolic name of an index and returns its URL."""
@@ -78,7 +78,8 @@ class Around(NamedTuple):
 def judge(env: Installed, host: Host, around: Around) -> Judgement:
     """Return the verdict on an environment.
 
-    If it contains several frameworks, this is the verdict on the one with the most severe problem.
+    If the environment contains several frameworks, return the verdict on the framework with the
+    most severe problem.
     """
     judged = [_judged(env, key, host, around) for key in env.frameworks]
     if env.lost:
@@ -168,7 +169,7 @@ def _accelerator(row: Accelerator, kind: str, findings: list[Finding], host: Hos
 def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | None, str, Needs]:
     """Return the build of a framework, the build's name, and what the build needs from the host.
 
-    The build is None if no table lists it. The name is "" if it is unknown.
+    The build is None if no table lists it. The name is "" if the name is unknown.
     """
     package = env.frameworks[key]
     versions = {name: each.version for name, each in env.packages.items()}
@@ -246,10 +247,10 @@ def _faults(env: Installed, key: types.Framework) -> Iterator[str]:
 
 
 def _missing(env: Installed, package: Package) -> Iterator[str]:
-    """Yield a sentence for each required package that is not installed.
+    """Yield a sentence for each package that is required by `package` but not installed.
 
-    Frameworks and parts of CUDA are not reported. Packages from conda are skipped, because they
-    declare requirements that conda provides under other names.
+    Missing frameworks and parts of CUDA are not reported. If `package` is from conda, nothing is
+    reported, because such a package declares requirements that conda provides under other names.
     """
     if env.is_of_conda(package):
         return
@@ -280,9 +281,9 @@ def _needs(env: Installed, texts: Iterable[str]) -> Iterator[Requirement]:
 
 
 def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -> Iterator[str]:
-    """Yield a sentence for each unsatisfied requirement for a framework or NumPy.
+    """Yield a sentence for each unsatisfied requirement for a framework or for NumPy.
 
-    The requirements are those of the package and those in `unstated`.
+    The requirements in question are those of `package` and those in `unstated`.
     """
     for need in _needs(env, (*package.requires, *unstated)):
         other = env.packages.get(types.canonical(need.name))
@@ -297,7 +298,11 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
 
 
 def _notes(env: Installed, kinds: set[str]) -> Iterator[str]:
-    """Yield notes on modules and copies that hide others, other CUDA versions and conflicts."""
+    """Yield notes about possible problems with an environment.
+
+    The notes are about modules and package copies that hide others, about packages for another CUDA
+    version, and about conflicting requirements.
+    """
     for path in env.hiding:
         yield f"Python may import {path} instead of the installed framework: rename it"
     for other in env.others:

@@ -1,11 +1,13 @@
-"""The folder of a run, with the scripts, logs and results of its jobs. All nodes can access it.
+"""The folder of a run, which contains the scripts, logs and results of its jobs.
+
+All nodes can access the folder.
 
   scripts/NODE.sbatch      the submitted script
   results/NODE.JOB.json    the result, which the node writes at the end of its job
   logs/NODE.JOB.log        the output of the job
   summary.json             the summary table
 
-The scripts run as the user, so nobody else may be able to write to them or to replace the folder.
+The scripts run as the user, so nobody else must be able to write to them or to replace the folder.
 """
 
 from __future__ import annotations
@@ -40,10 +42,11 @@ def require_path(folder: Path) -> None:
 
 
 def create(folder: Path, scripts: Mapping[str, str]) -> None:
-    """Create the folder of a run and write its scripts. `scripts` maps each node to its script.
+    """Create the folder of a run and write its scripts.
 
-    Raise `InvalidError` if the folder already contains a run, or if another user controls its
-    contents. Raise `BuildError` if the folder cannot be written.
+    `scripts` maps each node to the content of its script. Raise `InvalidError` if the folder
+    already contains a run, or if another user controls its contents. Raise `BuildError` if the
+    folder cannot be written.
     """
     with _writing(folder):
         folder.mkdir(0o700, parents=True, exist_ok=True)
@@ -65,10 +68,10 @@ def result_path(folder: Path, node: str, job: str) -> Path:
 
 
 def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the node and the content of each result that exists. `expected` maps nodes to jobs.
+    """Yield the node and the content of each result that exists.
 
-    If a result is too large or cannot be read, yield empty content, which is later treated as
-    malformed.
+    `expected` maps nodes to jobs. If a result is too large or cannot be read, yield empty content,
+    which is later treated as malformed.
     """
     names = {entry.name for entry in os.scandir(folder / "results")}
     for node, job in expected.items():

@@ -1,7 +1,7 @@
-"""Judge each node by its result, then compare it with similar nodes. The code has no side effects.
+"""Judge each node by its result, then compare the node with similar nodes.
 
-Each node writes its result to a file. The contents of that file are checked here, because a node
-may write anything.
+The code has no side effects. Each node writes its result to a file. This module checks the contents
+of that file, because a node may write anything.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _LONGEST_NAME = 80
 class Result(Struct, frozen=True, kw_only=True):
     """The result that a node writes.
 
-    It contains the node's identity, its detected hardware, how the verification ended and, if there
-    is one, the report. The identity protects against mistakes, such as two runs that share a
+    It contains the node's identity, its detected hardware, how the verification ended and, if
+    available, the report. The identity protects against mistakes, such as two runs that share a
     folder, but not against a node that lies on purpose.
     """
 
@@ -289,10 +289,11 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
 
 
 def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
-    """Return the outcome and the reason for it if the number of GPUs is wrong.
+    """Return the outcome and its reason if the verification covered the wrong number of GPUs.
 
-    Return None if the number is correct, or if the node need not prove any GPUs. Call this function
-    only for a node that has otherwise passed.
+    The same applies if `given`, the number of GPUs that the scheduler allocated to the job, is not
+    the number of GPUs on the node. Return None if the numbers are correct, or if the node need not
+    prove any GPUs. Call this function only for a node that has otherwise passed.
     """
     if not promise.gpus_to_prove:
         return None

@@ -76,7 +76,7 @@ LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if TONES[outcome] == "left"
 
 
 class Resource(Struct, frozen=True, kw_only=True):
-    """One of a node's generic resources, as Slurm calls them, such as 8 GPUs of type h100."""
+    """A generic resource (Slurm's term) of a node, such as 8 GPUs of type h100."""
 
     name: str
     type: str = ""
@@ -114,7 +114,7 @@ class Promise(Struct, frozen=True, kw_only=True):
 
     @property
     def gpus_to_prove(self) -> int:
-        """The number of GPUs that the training must use, or 0 if unknown or irrelevant."""
+        """The number of GPUs that the training must use, or 0 if it is unknown or irrelevant."""
         if self.covered is None:
             return self.gpus
         return self.covered
@@ -194,7 +194,7 @@ def new_run(stamp: str) -> str:
 
 
 def started(run: str) -> str:
-    """Return the time at which a run started, which is part of the run's ID."""
+    """Return the time at which a run started, which is taken from the run's ID."""
     return run.partition("-")[0].upper()
 
 

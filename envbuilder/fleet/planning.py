@@ -76,7 +76,7 @@ _OWN_LETTERS = "JwNnoeat"
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rule that says which profile all nodes that meet its conditions must prove."""
+    """A rule that specifies the profile to prove for all nodes that meet its conditions."""
 
     profile: types.Name
     feature: Label | None = None
@@ -136,7 +136,7 @@ def read_settings(path: Path) -> FleetSettings:
 
 
 def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
-    """Yield the location, problem and suggestion for each mistake in the settings.
+    """Yield the location of each mistake in the settings, with its description and a suggestion.
 
     Only mistakes that the types do not catch are reported. A location is a list of keys.
     """
@@ -161,7 +161,7 @@ def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
 def promised(
     nodes: Iterable[Node], settings: FleetSettings, profile: str | None
 ) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
-    """Return the promises of nodes that get a job, and the table rows of nodes that get none.
+    """Return the promises of the nodes that get a job, and the table rows of all other nodes.
 
     If `profile` is given, every node must prove that profile, regardless of the settings.
     """
@@ -305,11 +305,11 @@ def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
 
 
 def _counted(promise: Promise, library: Library) -> Promise:
-    """Return a copy of a promise that says how many GPUs the node's verification covers.
+    """Return a copy of a promise that says how many GPUs the node's verification must cover.
 
     Only PyTorch can cover several GPUs (`verify --devices`). A CPU profile covers no GPU. A node
-    that chooses its own profile must cover as many GPUs as with a GPU profile. Otherwise, a node
-    that does not detect its GPUs would pass as a CPU node.
+    that chooses its own profile must cover as many GPUs as it would with a GPU profile. Otherwise,
+    a node that does not detect its GPUs would pass as a CPU node.
     """
     framework = library.framework[0]
     accelerator = ""
@@ -334,7 +334,10 @@ def common(
     environ: Mapping[str, str],
     project: Path | None = None,
 ) -> Common:
-    """Return the settings that all jobs share. `command` starts envbuilder on the nodes."""
+    """Return the settings that all jobs of a run share.
+
+    `command` is the command that starts envbuilder on the nodes.
+    """
     return Common(
         run=run,
         folder=str(folder),

@@ -48,7 +48,7 @@ class _Track:
     def end(
         self, state: JobState | None, now: float, run_seconds: float
     ) -> tuple[Outcome, str] | None:
-        """Return the node's outcome and the reason for it if the job is no longer to be followed.
+        """Return the node's outcome and the reason for it if the job need not be followed further.
 
         Return None if the job must still be followed. `state` is None if the scheduler does not
         know the job.
@@ -75,7 +75,7 @@ class _Track:
 
 
 def _ended(state: JobState | None) -> tuple[Outcome, str]:
-    """Return the outcome and the reason for a job that left no result.
+    """Return the outcome for a job that left no result, and the reason for the outcome.
 
     The job either ended or is no longer known to the scheduler.
     """

@@ -2,8 +2,8 @@
 
 No command needs Slurm's accounting, which many clusters lack. All output is requested with explicit
 format fields, which Slurm has supported since version 17. `--json` is not used, because its output
-differs between releases. Names and reasons in the output are shortened, because names are chosen by
-administrators, and anyone can write reasons.
+differs between releases. Names and reasons in the output are shortened, because administrators
+choose the names, and anyone can write the reasons.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Slurm:
         return match[1]
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs.
+        """Cancel the given jobs.
 
         Failures of scancel are ignored, because it fails for jobs that have already ended.
         """
@@ -225,7 +225,7 @@ def _why(done: process.Completed) -> str:
 
 
 def job_name(run: str) -> str:
-    """Return the name that all jobs of a run have, and that no other jobs have."""
+    """Return the job name that all jobs of a run share, and that no other job has."""
     return f"envbuilder-{run}"
 
 

@@ -249,9 +249,9 @@ def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
 
 
 def _named(bank: str, locator: str) -> Hashable:
-    """Return the channel stated in a device's bank or locator name, or None if neither states one.
+    """Return the channel given in a device's bank or locator name, or None if there is none.
 
-    The result includes the owner of the channel, such as the processor, if the names state one.
+    The result includes the owner of the channel, such as the processor, if the names give one.
     """
     for text in (bank, locator):
         match = _CHANNEL.search(text) or _COLUMN.search(text)
@@ -263,9 +263,9 @@ def _named(bank: str, locator: str) -> Hashable:
 def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
     """Return the channels denoted by the letters in slot names such as DIMM_A1.
 
-    All channels are None if the letters cannot denote channels. On Dell servers, letters denote
-    processors, and each letter has many slots (PowerEdge M420 Owner's Manual, "Memory Socket
-    Locations": channel 1 of processor 1 has the sockets A1 and A4).
+    All channels are None if the letters cannot denote channels. For example, on Dell servers,
+    letters denote processors, and many slots share a letter (PowerEdge M420 Owner's Manual, "Memory
+    Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
     """
     owners = [tuple(_OWNER.findall(slot.string)) for slot in slots]
     most = _MOST_SLOTS if all(owners) else 2

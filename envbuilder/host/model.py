@@ -1,6 +1,6 @@
 """The data model of a host: its hardware, and the accelerators that actually work on it.
 
-A value of None, or the state `unknown` of a GPU, means that something could not be read. It never
+A value of None, or a GPU state of `unknown`, means that something could not be read. Neither ever
 means that something is absent.
 """
 
@@ -184,7 +184,7 @@ class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine's hardware and software, as far as they determine which profiles fit.
+    """The facts about a machine's hardware and software that determine which profiles fit.
 
     `detect --json` prints this object.
     """
@@ -238,8 +238,8 @@ _LARGEST = 16 << 20
 def read(path: Path) -> Host:
     """Read a host from a file written by `detect --json`.
 
-    The host may be at the top level of the file or under `host`. Raise `InvalidError` if the file
-    is invalid.
+    The host's data may be at the top level of the file or under the key `host`. Raise
+    `InvalidError` if the file is invalid.
     """
     hint = Hint("To write one, run this on the other machine", ("detect", "--json"))
     content = files.read_named(path, _LARGEST, hint)

@@ -1,9 +1,9 @@
 """Estimate whether a language model's weights fit into memory, and how fast they can be read.
 
-To generate one token for one stream, every active weight is read once. The time that this takes
-limits the speed, so the result is a ceiling and not a forecast. Only weights are counted. The
-key-value cache, activations and the runtime's own memory need additional space, so the result
-states how many bytes are left for them. Assumptions, sources and measured runs are in
+Generating one token for one stream requires every active weight to be read once. The time that this
+takes limits the speed, so the result is a ceiling and not a forecast. Only weights are counted. The
+key-value cache, activations and the runtime's own memory need additional space, so the result says
+how many bytes are left for them. Assumptions, sources and measured runs are in
 docs/explanation/sizing.md. Sizes are in bytes, and bandwidths in bytes per second.
 """
 
@@ -114,7 +114,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
     `spare_bytes` is the memory that the weights leave free for the key-value cache and everything
     else. If the weights fit into the accelerators, only the accelerators' memory is included. If
     the weights are split or there is no accelerator, main memory is included. If the weights do not
-    fit, the value is negative and states how many bytes are missing. It is None if it is unknown.
+    fit, `spare_bytes` is negative, and its absolute value is the number of missing bytes.
+    `spare_bytes` is None if it cannot be determined.
 
     `unknown_sizes` names the pools of unknown size, which are left out of the placement and of the
     spare bytes. `unknown_bandwidths` names the pools in the placement whose bandwidth is unknown.
@@ -186,10 +187,10 @@ def bits_of(quant: str) -> float:
 def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
     """Estimate whether the weights fit into `pools`, and the highest speed of a single stream.
 
-    `pools` contains the accelerators that share the model, in the order in which they are filled,
-    followed by main memory. Without an accelerator, the weights must fit into main memory. A pool
-    of unknown size gets no weights, which does not matter if the other pools suffice. Raise
-    `InvalidError` for an unknown `quant`.
+    `pools` contains the memory pools of the accelerators that share the model, in the order in
+    which they are filled, followed by main memory. Without an accelerator, the weights must fit
+    into main memory. No weights are placed in a pool of unknown size; this does not matter if the
+    other pools suffice. Raise `InvalidError` for an unknown `quant`.
     """
     bits = bits_of(quant)
     weights = math.ceil(model.parameters * bits / 8)
@@ -237,7 +238,10 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
 def _verdict(
     weights: int, first: Sequence[Pool], rest: Sequence[Pool]
 ) -> tuple[Verdict, int | None]:
-    """Return the verdict and the spare bytes, which are None if unknown."""
+    """Return the verdict and the number of spare bytes, which is None if it is unknown.
+
+    The weights are placed in the pools in `first`, and in those in `rest` only if necessary.
+    """
     spare = sum(map(_size, first)) - weights
     if spare >= 0:
         return "fits", spare
@@ -307,7 +311,7 @@ def _speed(found: Estimate) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the device name stated by the driver, shortened to fit on one line."""
+    """Return the device name reported by the driver, shortened to fit on one line."""
     return clipped(clean(name) or "a pool without a name", _NAME_WIDTH)
 
 

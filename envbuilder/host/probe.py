@@ -71,11 +71,11 @@ def _system(reader: Reader) -> System:
 def host(
     root: Path = Path("/"), environ: Mapping[str, str] | None = None, *, full: bool = False
 ) -> Host:
-    """Return the host that this machine or a recorded tree describes.
+    """Return the host described by a recorded tree, or this machine if `root` is "/".
 
-    A recorded tree contains `proc/ sys/ dev/ nvml.json sysctl.txt`. No process is started on Linux,
-    unless `full` requests facts that only commands report. `environ` defaults to this process's
-    environment, or to an empty one for a recorded tree.
+    A recorded tree contains `proc/`, `sys/`, `dev/`, `nvml.json` and `sysctl.txt`. No process is
+    started on Linux, unless `full` requests facts that only commands report. `environ` defaults to
+    this process's environment, or to an empty one for a recorded tree.
     """
     taken = fetch(root, full=full)
     if environ is None:
@@ -89,10 +89,10 @@ def host(
 def target(path: Path | None, *, full: bool = False) -> Host:
     """Return the host described in the file `path`, or this machine if `path` is None.
 
-    The file contains the output of `detect --json`, so that environments can be built on machines
-    without the target hardware. The host's notes then mention the file. With `full`, also run
-    commands to obtain facts about this machine that no file contains. Raise `InvalidError` if the
-    file is invalid.
+    The file contains the output of `detect --json`. This makes it possible to build environments on
+    machines without the target hardware. The host's notes then mention the file. With `full`, also
+    run commands to obtain facts about this machine that no file contains. Raise `InvalidError` if
+    the file is invalid.
     """
     if path is None:
         return host(full=full)
@@ -234,10 +234,10 @@ def _gpus(snapshot: Snapshot, place: Place) -> tuple[Gpu, ...]:
 
 
 def _unknown(snapshot: Snapshot, place: Place, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return an entry for each sign that there may be a GPU that could not be read.
+    """Return an entry for each possible GPU that could not be read.
 
-    Such signs are unreadable PCI devices, and a WSL system that does not show which GPU Windows
-    has.
+    An unreadable PCI device may be such a GPU. So may the GPU of a WSL system that does not show
+    which GPU Windows has.
     """
     addresses = {gpu.bus for gpu in gpus}
     vendors = {None, *(row.pci for row in accelerators.of_gpus() if row.pci)}

@@ -1,7 +1,7 @@
 """Record the data that detection reads as a tree of files, for `envbuilder detect --root`.
 
 Data that identifies a machine or its users is left out or replaced: serial numbers, UUIDs,
-container ids, MAC addresses, host and user names, members of groups, and strings from the firmware.
+container ids, MAC addresses, host and user names, group members, and strings from the firmware.
 """
 
 from __future__ import annotations

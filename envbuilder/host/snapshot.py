@@ -1,8 +1,8 @@
-"""Read each file, folder, link and node below a root once, and parse the untrusted text.
+"""Read each file, folder, link and device node below a root once, and parse the untrusted text.
 
-All of detection's access to the file system is in this module, which makes no decisions. The live
-root is "/". Any other root is a recorded tree, in which a device node is represented by a file, and
-counts as accessible if this file can be read.
+This module does all of detection's file system access, but makes no decisions. The live root is
+"/". Any other root is a recorded tree. In a recorded tree, a device node is represented by a file,
+and the node counts as accessible if this file can be read.
 
 If a top-level folder is missing (such as `sys` in some sandboxes, or in a tree recorded without
 it), it is unknown whether the paths below it exist. A file that is missing below an existing
@@ -77,7 +77,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return fields(self.text(path))
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the names in a folder; empty if the folder was not read."""
+        """Return the names in a folder, or an empty tuple if the folder was not read."""
         return self.folders.get(path, ())
 
 

@@ -1,4 +1,4 @@
-"""Look up devices in the data tables in `profiles/devices/`, where each row states its source.
+"""Look up devices in the data tables in `profiles/devices/`, where each row gives its source.
 
 Each table is read when it is first used. In long tables, only the line of the requested device is
 parsed. `tools/refresh_devices.py` updates the tables that are derived from an upstream file.
@@ -55,7 +55,7 @@ class NvidiaGpu(Struct, frozen=True, kw_only=True):
 
 
 class TegraChip(Struct, frozen=True, kw_only=True):
-    """A row of `tegra-chips.csv`: a chip that contains both CPU and GPU, as on Jetson boards."""
+    """A row of `tegra-chips.csv`: a chip with both a CPU and a GPU, as on Jetson boards."""
 
     name: str
     sm: str
@@ -204,7 +204,7 @@ def nvidia_sm(name: str) -> str | None:
 
 
 def tegra_chip(compatible: str) -> TegraChip | None:
-    """Return the Tegra chip that a device tree names, as in "nvidia,tegra234".
+    """Return the Tegra chip for a device tree's `compatible` name, such as "nvidia,tegra234".
 
     Return None if the table does not contain the chip.
     """
@@ -231,10 +231,10 @@ def _tegra(row: dict[str, str]) -> TegraChip:
 
 
 def amd_index(gfx: str) -> str | None:
-    """Return whether AMD's own package index has wheels for a GPU.
+    """Return the state of the wheels for a GPU in AMD's own package index.
 
-    The result is `release` if it has tested wheels, `build` if its wheels are untested, and None if
-    it has none.
+    The state is `release` if the index has tested wheels, `build` if its wheels are untested, and
+    None if it has no wheels for the GPU.
     """
     row = _row("amd-index.csv", gfx)
     if row:
@@ -267,9 +267,9 @@ def cudnn_sm(release: str) -> str:
 
 
 def distribution_glibc(release: str | None) -> str | None:
-    """Return the glibc version of a distribution release.
+    """Return the glibc version of a distribution release, or None if it is not in the table.
 
-    `release` is the distribution's PRETTY_NAME. Return None if no source states the version.
+    `release` is the distribution's PRETTY_NAME.
     """
     for row in _rows("distribution-glibc.csv"):
         before, found, rest = (release or "").partition(row["release"])

@@ -78,9 +78,10 @@ class Blocker(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis:
-    """A cache of what a command has read from package indexes, so that each page is read once.
+    """A cache of the data that a command has read from package indexes.
 
-    The user's own indexes are read only when something cannot be resolved.
+    Because of the cache, each page is read only once. The user's own indexes are read only when
+    something cannot be resolved.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -149,7 +150,7 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
-        """Return the packages without wheels because of which a target gets outdated packages.
+        """Return the packages without wheels that cause a target to get outdated packages.
 
         A package is outdated if a release with a newer major version fits the project. A
         pre-release that nothing requires is outdated if another release would fit.
@@ -253,8 +254,8 @@ class Diagnosis:
     ) -> dict[Version, upstream.Release]:
         """Return the releases of a package that satisfy the profile and the limits in uv's error.
 
-        `proof` is the text of the error. If its version limits contradict each other, return the
-        releases that satisfy any of them.
+        `proof` is the text of the error. If the version limits in the error contradict each other,
+        return the releases that satisfy any of these limits.
         """
         index = self.index(profile.resolution.as_of)
         versions = allowed(profile, target, name)
@@ -270,9 +271,9 @@ class Diagnosis:
     def required_by_source(
         self, name: str, versions: SpecifierSet, as_of: str | None
     ) -> tuple[str, ...]:
-        """Return the requirements that a source distribution of a package declares.
+        """Return the requirements that a package's source distribution declares.
 
-        The source distribution is that of the newest release within `versions`. Return an empty
+        The source distribution of the newest release within `versions` is used. Return an empty
         tuple if there is none, if it is too large, or if it declares no requirements.
         """
         releases = [*self.index(as_of).fitting(name, versions).values()]
@@ -284,9 +285,9 @@ class Diagnosis:
         return self._stated[sdist.file]
 
     def index(self, as_of: str | None = None) -> upstream.Index:
-        """Return the user's indexes as they were on a day, by default today.
+        """Return the user's indexes as they were on the day `as_of`, by default today.
 
-        They are opened only once for each day.
+        The indexes are opened only once for each day.
         """
         if (key := as_of or "") not in self._indexes:
             opened = upstream.opened(self._settings, as_of)
@@ -294,7 +295,7 @@ class Diagnosis:
         return self._indexes[key]
 
     def elsewhere(self, name: str, version: str, as_of: str | None) -> Sequence[str] | None:
-        """Return a release's requirements, which are read from a wheel for another platform.
+        """Return a release's requirements, as read from a wheel for another platform.
 
         Return None if there is no such wheel.
         """
@@ -319,7 +320,8 @@ def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSe
 def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
     """Return the packages that require `name` according to uv's error.
 
-    Each is returned with the versions of `name` that it allows.
+    Each package is returned together with the versions of `name` that the package allows. `proof`
+    is the text of the error.
     """
     package = r"([A-Za-z][\w.-]*?)(?:==(\S+)|[<>!~]\S+)?"
     pattern = rf"(?<!\S){package} depends? on {re.escape(name)}(?![\w-])(\S*)"
@@ -332,7 +334,7 @@ def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
 
 
 def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
-    """Return the blockers that force outdated versions, if these can be avoided.
+    """Return the blockers that force outdated versions which could be avoided.
 
     An outdated version cannot be avoided if one of the packages that cause it has neither a wheel
     nor a source distribution.
@@ -352,7 +354,7 @@ class OutdatedError(UnresolvableError):
 
 
 def replaced(line: str, version: str, platform: str) -> str:
-    """Return a requirement that pins the package in `line` to `version`.
+    """Return a requirement that pins the package in the requirement `line` to `version`.
 
     If the platform is macOS, the requirement has an environment marker for macOS.
     """

@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A Python version and framework release that an environment could use as an alternative."""
+    """An alternative Python version and framework release that an environment could use."""
 
     python: str
     wheels: tuple[str, ...]
@@ -145,9 +145,10 @@ class Chooser:
     ) -> Iterator[tuple[Answer, dict[str, str]]]:
         """Yield solutions that replace pinned versions with the nearest later versions that fit.
 
-        Each solution is yielded with the versions that do not match their pin, by package name.
-        `lines` are the requirements in the project's files. The first solution keeps the
-        framework's release if it is pinned. The second solution may change the release.
+        Each solution is yielded together with a dictionary of the versions that do not match their
+        pins, by package name. `lines` are the requirements in the project's files. The first
+        solution keeps the framework's release if the release is pinned. The second solution may
+        change the release.
         """
         loose = _relaxed(self._profile, lines)
         pins = {li.name: Requirement(li.text).specifier for li in lines if is_pin(li.text)}
@@ -198,7 +199,7 @@ class Chooser:
         """Return uv's solution for a profile's requirements, or the error if there is no solution.
 
         `before` maps package names to the versions to keep if possible. Packages that the project
-        gets from other sources are left out. Raise `BuildError` if an index fails.
+        does not get from an index are left out. Raise `BuildError` if an index fails.
         """
         build = profile.resolution.build
         target = (profile.platforms[0], python)
@@ -244,7 +245,10 @@ class Chooser:
     def _with_needs(
         self, question: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
     ) -> Profile:
-        """Return a copy of `question` with the requirements of the packages to be built."""
+        """Return a copy of `question` with the requirements of the packages to be built added.
+
+        `sources` are the names of these packages.
+        """
         requirements: list[str] = []
         for name in sorted({*sources} - self._unasked):
             versions = allowed(profile, target, name)
@@ -289,7 +293,7 @@ class Chooser:
             return error
 
     def _never_built(self, profile: Profile) -> frozenset[str]:
-        """Return the packages that must be built because no fitting release has a wheel at all.
+        """Return the packages that must be built because no fitting release of them has a wheel.
 
         Only packages that the project allows to be built are considered.
         """
@@ -307,13 +311,16 @@ class Chooser:
         return frozenset(alone)
 
     def absent(self, names: Collection[str]) -> frozenset[str]:
-        """Return those of the named packages that no package index has."""
+        """Return those of the named packages that are on no package index."""
         index = self._diagnosis.index()
         index.prefetch(names)
         return frozenset(n for n in names if not index.releases(n) and n not in index.problems)
 
     def too_old(self, names: Iterable[str]) -> frozenset[str]:
-        """Return those packages whose fitting releases have neither a usable wheel nor a source."""
+        """Return the named packages that have fitting releases, but none that can be used.
+
+        These releases have neither a usable wheel nor a source distribution.
+        """
         old = set[str]()
         for name in names:
             fitting = self._fitting(self._profile, name)
@@ -355,7 +362,8 @@ class Chooser:
     def _way(self, before: str, answer: Answer, asked: Profile) -> Way:
         """Return the alternative that follows from uv's solution for the profile `asked`.
 
-        It contains the reasons for the alternative. `before` is the original Python version.
+        The returned alternative includes the reasons for it. `before` is the original Python
+        version.
         """
         profile = self._profile
         index = self._diagnosis.index(profile.resolution.as_of)
@@ -374,7 +382,7 @@ class Chooser:
         return Way(answer.python, tuple(lacking), needed, answer.sources)
 
     def _requirer(self, answer: Answer, asked: Profile) -> str:
-        """Return a list, as text, of the packages that reject the profile's framework release.
+        """Return a text that lists the packages that reject the profile's framework release.
 
         If there are none, return "the project".
         """
@@ -408,7 +416,8 @@ class Chooser:
 def _of_index(profile: Profile) -> Profile:
     """Return a copy of a profile without the packages that the project gets from other sources.
 
-    An index may have an unrelated package with the same name, or other versions of the package.
+    These packages are dropped because an index may have an unrelated package with the same name, or
+    other versions of the package.
     """
     return without(profile, [source.name for source in profile.resolution.sources])
 
@@ -439,8 +448,8 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
     """Return a copy of a profile in which lower bounds replace exact pins.
 
     Packages without a lower bound are dropped, because uv would choose their oldest release. The
-    packages that a build of the framework consists of are also dropped. Dropped packages are
-    installed only if other packages depend on them.
+    packages that make up a build of the framework are also dropped. Dropped packages are installed
+    only if other packages depend on them.
     """
     framework = FRAMEWORKS[profile.framework]
     texts = {line.name: line.text for line in lines}

@@ -1,8 +1,8 @@
 """Compare a lock with its profile and with the lock that it replaces.
 
-Because of a dependency or an edit, a lock can contain a framework build for other hardware, which
-can be installed but never uses the device. Apart from that, a new lock may add packages, drop
-packages, or change their versions. The functions in this module have no side effects.
+Because of a dependency or an edit, a lock can contain a framework build for other hardware. Such a
+build can be installed, but never uses the device. Apart from that, a new lock may add packages,
+drop packages, or change their versions. The functions in this module have no side effects.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
     """Yield a message for each file of `lock` that is not meant for the profile's hardware.
 
-    `origin` is the profile's own lock, which the files of `lock` are compared with.
+    `origin` is the profile's own lock. The files of `lock` are compared with those of `origin`.
     """
     theirs: dict[tuple[str, str, str], File] = {}
     for target in origin.targets if origin else ():
@@ -79,7 +79,7 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
 def _objection(
     file: File, profile: Profile, platform: types.Platform, expected: File | None
 ) -> str:
-    """Return the reason why a file is wrong for this hardware, or "" if it is not.
+    """Return the reason why a file is wrong for this hardware, or "" if the file is not wrong.
 
     `expected` is the file of the same package in the profile's own lock. The two files are compared
     only if their versions are equal, because a project may choose another release.
@@ -102,7 +102,10 @@ def _objection(
 
 
 def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
-    """Yield a message for each file that has been edited since the lock was made from it."""
+    """Yield a message for each project file that was edited after the lock was made from it.
+
+    `after` contains the current digests of the files.
+    """
     before = lock.decision.files if lock.decision else {}
     for file, digest in after.files.items() if after else ():
         if before.get(file, digest) != digest:
@@ -110,7 +113,7 @@ def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
 
 
 def decided_again(before: Lock | None, after: Decided | None) -> str:
-    """Return a message about a changed framework release or Python version, with the reason.
+    """Return a message that says how and why the framework release or Python version changed.
 
     Return an empty string if neither has changed since the earlier lock, or if the project's limits
     on them are still the same.
@@ -132,7 +135,7 @@ def decided_again(before: Lock | None, after: Decided | None) -> str:
 
 
 def later_day(decided: Decided | None) -> str:
-    """Return a message if the framework release determines the date limit on packages.
+    """Return a message if the date limit on packages is the day of the framework release.
 
     Return an empty string if the project sets `as_of` itself, or if there is no date limit.
     """
@@ -204,7 +207,10 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
 
 
 def moved(changes: Iterable[str]) -> Iterator[str]:
-    """Yield the lines that change a version, except for framework builds and runtime libraries."""
+    """Yield the lines that describe a changed version.
+
+    Lines about framework builds and runtime libraries are left out.
+    """
     for line in changes:
         name = line.partition(" ")[0]
         if "→" in line and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
@@ -212,7 +218,7 @@ def moved(changes: Iterable[str]) -> Iterator[str]:
 
 
 def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple[str, str]]:
-    """Yield a label and a message for each lock that differs from others in its environment.
+    """Yield a label and a message for each lock that differs from others of its environment.
 
     The message lists the packages whose version is not the most common one in the environment. Each
     item of `locks` contains the name of an environment (which may be empty), a label and a lock.
@@ -280,7 +286,7 @@ def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
 def _version(file: File) -> str:
     """Return a file's version.
 
-    If the project specifies the file's source, the source's commit or hash is appended.
+    If the project specifies the source of the file, the commit or hash of the source is appended.
     """
     recipe = file.recipe
     if recipe and "/" in recipe.location:

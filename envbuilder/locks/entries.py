@@ -76,15 +76,15 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The lock's name as in its file name: PROFILE or ENVIRONMENT.PROFILE."""
+        """The lock's name as used in its file name: PROFILE or ENVIRONMENT.PROFILE."""
         return ".".join(filter(None, (self.environment, self.name)))
 
     @property
     def release(self) -> tuple[str, ...]:
         """The framework release and the Python version of a project's lock, as text.
 
-        Empty for a lock that does not belong to a project, or if the profile does not pin a
-        framework release.
+        The tuple is empty if the lock does not belong to a project, or if the profile does not pin
+        a framework release.
         """
         if isinstance(self.profile, InvalidError) or not self.environment:
             return ()
@@ -124,7 +124,7 @@ def entries(
 def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
     """Return the path of a profile's lock.
 
-    Raise `InvalidError` if the project's folder `profiles` or `profiles/locks` is a link.
+    Raise `InvalidError` if the project's folder `profiles` or `profiles/locks` is a symbolic link.
     """
     if settings.project and output_dir is None:
         for folder_name in ("profiles", "profiles/locks"):
@@ -283,7 +283,7 @@ def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
 
 
 def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
-    """Return the reason why each lock has its framework release, by the lock's label.
+    """Return a dictionary that maps each lock's label to the reason for its framework release.
 
     The dictionary is empty if all locks have the same release.
     """
@@ -310,7 +310,7 @@ def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
 
 
 def read_earlier(path: Path | None, load: Callable[[Path], _Lock]) -> tuple[_Lock | None, str]:
-    """Read the existing lock at `path`, and return it with an empty string.
+    """Read the existing lock at `path`, and return the lock and an empty string.
 
     If the lock cannot be read, return None and the reason. If there is no lock, return None and an
     empty string. An unreadable lock is not an error, because a new lock will replace it.
@@ -416,10 +416,10 @@ def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Itera
 def conda_of_project(
     settings: Settings, name: str | None, folder: Path | None, *, requested: bool
 ) -> Iterator[CondaEntry]:
-    """Yield the conda locks that a project needs. With `requested`, also yield optional ones.
+    """Yield the conda locks that a project needs.
 
-    Raise `InvalidError` if the project cannot be read, or if `requested` is set and a required
-    profile is unusable.
+    With `requested`, also yield optional conda locks. Raise `InvalidError` if the project cannot be
+    read, or if `requested` is set and a required profile is unusable.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for entry in of_project(settings, name):
@@ -475,11 +475,12 @@ def conda_solved(
     packages: Collection[str],
     again: bool,
 ) -> tuple[conda_lock.Lock | None, conda_lock.Lock]:
-    """Return the existing conda lock (or None) and the new one.
+    """Return the existing conda lock and the new one.
 
-    Versions that still fit are kept, except with `upgrade` and for the packages in `packages`. If
-    the existing lock is up to date, it is also returned as the new one, and the channels are not
-    read. With `again`, the lock is solved in any case. Raise the same errors as `solve.lock`.
+    The existing lock is None if there is none or if it cannot be read. Versions that still fit are
+    kept, except with `upgrade` and for the packages in `packages`. If the existing lock is up to
+    date, it is also returned as the new one, and the channels are not read. With `again`, the lock
+    is solved even if it is up to date. Raise the same errors as `solve.lock`.
     """
     from envbuilder.packages.conda import solve
 
@@ -509,7 +510,7 @@ def _conda_names(lock: conda_lock.Lock) -> frozenset[str]:
 
 
 def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
-    """Return a copy of a lock without some packages, so that the solver is free to update them."""
+    """Return a copy of a lock without the named packages, so that the solver can update them."""
     targets = []
     for target in lock.targets:
         kept = (p for p in target.packages if types.canonical(p.name) not in names)
@@ -545,8 +546,8 @@ def save(
 ) -> None:
     """Write the locks and then the other files. Either all of them are written or none.
 
-    Raise `InvalidError` if a new lock could not be read back, or if a file cannot be written. In
-    the latter case, the error has the given hint.
+    Raise `InvalidError` if a new lock could not be read back, or if a file cannot be written. If a
+    file cannot be written, the error has the given hint.
     """
     contents = {path: content(lock) for path, lock in locks.items()}
     for path, lock in locks.items():

@@ -1,9 +1,9 @@
 """Resolve a profile to a lock, which lists exact files with their sha256.
 
 uv is run separately for each of the profile's platforms and Python versions. It uses the user's own
-package index and a static index of the packages that come from the upstream indexes that the
-profile names. This module prepares the uv runs. It also records which hashes in the result were
-read from an index and which are only claimed by a public lock file.
+package index and a static index. The static index contains the packages that the profile takes from
+upstream indexes. This module prepares the uv runs. It also records which hashes in the result were
+read from an index, and which are only claimed by a public lock file.
 """
 
 from __future__ import annotations
@@ -213,7 +213,10 @@ def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
 
 @contextlib.contextmanager
 def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterator[dict[Place, Uv]]:
-    """Yield a `Uv` for each target of a profile, with an index of the wheels offered for it."""
+    """Yield a dictionary with a `Uv` for each target of a profile.
+
+    Each `Uv` has an index of the wheels offered for its target.
+    """
     uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
@@ -250,7 +253,7 @@ class _Solution(NamedTuple):
 
 
 def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
-    """Return requirements for packages that can be installed in place of conflicting ones."""
+    """Return requirements for packages that can be installed instead of conflicting packages."""
     clashes = (e for e in solution.failures.values() if isinstance(e, ClashError))
     return sorted({clash.instead for clash in clashes} - {"", *asked.requirements})
 
@@ -258,7 +261,7 @@ def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
 def _with_interpreters(
     targets: Iterable[Target], profile: Profile, settings: Settings, basis: Lock | None
 ) -> tuple[Target, ...]:
-    """Return the targets, and add an interpreter to each target that uses a standalone Python."""
+    """Return the targets, with an interpreter added to each that uses a standalone Python."""
     everywhere = settings.definition is not None or profile.python.managed
     return tuple(
         replace(target, interpreter=interpreters.of_target(target, basis))
@@ -432,10 +435,10 @@ def _tools(
     """Return the uv wheels for the profile by platform, and their URLs by sha256.
 
     The wheels are those of the uv version that the profile specifies. They are taken from an
-    earlier lock if it has this version. They contain the uv that installs packages, which is locked
-    because it determines the installed bytes. The uv that resolves packages is not locked. It
-    depends on the machine, but its choices are recorded in the lock. A project's rules for packages
-    do not apply to these wheels.
+    earlier lock if the lock has this version. The uv in these wheels installs packages, and is
+    locked because it determines the installed bytes. The uv that resolves packages is not locked.
+    It depends on the machine, but its choices are recorded in the lock. A project's rules for
+    packages do not apply to these wheels.
     """
     for lock in earlier:
         versions = {p: f.version for p, f in lock.tools.items()} if lock else {}
@@ -457,10 +460,10 @@ def _sized(
     measure: Measure,
     on_progress: Callable[[str], None],
 ) -> Lock:
-    """Return the lock with sizes added to the files for which no index stated one.
+    """Return the lock with sizes added to the files for which no index specified a size.
 
-    If the previous lock has a size for the same sha256, that size is used, because it depends only
-    on the bytes, not on their location. The sizes of all other files are requested from their
+    If the previous lock has a size for the same sha256, that size is used, because the size depends
+    only on the bytes, not on their location. The sizes of all other files are requested from their
     servers. Sizes that cannot be determined are left out.
     """
     before = previous.files if previous else ()

@@ -80,8 +80,8 @@ class ClashError(UnresolvableError):
 def left_out(profile: Profile) -> frozenset[str]:
     """Return the packages that a profile omits even if other packages require them.
 
-    They are for other hardware, excluded by the project, or equivalent to a package that the
-    profile lists.
+    The omitted packages are for other hardware, are excluded by the project, or are equivalent to a
+    package that the profile lists.
     """
     names = {*map(distribution, profile.requirements)}
     foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
@@ -93,7 +93,7 @@ def left_out(profile: Profile) -> frozenset[str]:
 def without(profile: Profile, names: Collection[str]) -> Profile:
     """Return a copy of a profile that omits the named packages.
 
-    They are omitted even if other packages require them.
+    The packages are omitted even if other packages require them.
     """
     exclude = (*profile.resolution.exclude, *sorted(names))
     return msgspec.structs.replace(
@@ -146,10 +146,10 @@ def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) 
 
 
 def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform, str]:
-    """Return the platforms that cannot be resolved, with a message that says what is missing.
+    """Return the platforms that cannot be resolved, each with a message about what is missing.
 
-    On these platforms, an index that the profile names lacks a required version. The framework may
-    be missing from the index on platforms for which PyPI has the same build. A companion of the
+    On these platforms, an index that the profile specifies lacks a required version. The framework
+    may be missing from the index on platforms for which PyPI has the same build. A companion of the
     framework must be available in the version that goes with the framework's release.
     """
     row = releases.table_of(profile.framework).get(profile.release or "")
@@ -181,8 +181,9 @@ def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform,
 class Hashes:
     """A lookup of the Python versions for which the hash of a framework's wheel is known.
 
-    Each index is read once. The result depends on the machine only because not every machine can
-    reach every index. The hashes in an index or a public lock file are the same on all machines.
+    Each index is read once. The hashes in an index or a public lock file are the same on all
+    machines. The result depends on the machine only because not every machine can reach every
+    index.
     """
 
     def __init__(self, settings: Settings, read: Callable[[str], bytes]) -> None:
@@ -216,12 +217,12 @@ def of_target(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels for a target, with the framework only under the name in the profile.
+    """Return the wheels for a target, which include only one distribution of the framework.
 
-    Another package may require the framework under a different name, such as `tensorflow` if the
-    profile has `tensorflow-cpu`. Both distributions contain the same modules. The other name is
-    resolved to the same version, so that the version limits of the packages that require it apply.
-    Then its wheel is left out.
+    This is the distribution that the profile requires. Another package may require the framework
+    under a different name, such as `tensorflow` if the profile has `tensorflow-cpu`. Both
+    distributions contain the same modules. The other distribution is resolved to the same version,
+    so that the version limits of the packages that require it apply. Then its wheel is left out.
     """
     wheels = _of_indexes(profile, platform, python, before, uv)
     present = {types.canonical(wheel.file.name): wheel.file.version for wheel in wheels}
@@ -246,7 +247,7 @@ def compared(
     python: types.PythonVersion,
     contents: Mapping[str, Mapping[str, str]],
 ) -> tuple[Found, ...]:
-    """Check the wheels for a target for conflicting files, and return the wheels.
+    """Check a target's wheels for conflicting files, and return the wheels.
 
     `contents` maps the sha256 of each wheel to the files in the wheel. A wheel whose contents are
     unknown is marked as unread. If stray files or programs conflict, one of the wheels gets a
@@ -328,7 +329,7 @@ def with_dependencies(
 
 
 def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
-    """Return a profile's constraints, with additional ones that exclude builds for other hardware.
+    """Return a profile's constraints, and further ones that exclude builds for other hardware.
 
     If the profile uses PyPI's build of torch, other builds of the same release are excluded.
     Otherwise, uv could choose a build such as 2.13.0+cpu from a find-links folder, because that
@@ -364,10 +365,10 @@ def _of_indexes(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels for a target, each from the index that the profile names for it.
+    """Return the wheels for a target, each from the index that the profile specifies for it.
 
-    uv chooses the best version from all indexes, which may be PyPI's build for other hardware. In
-    that case, uv is run again without that version.
+    uv chooses the best version from all indexes. This version may be PyPI's build for other
+    hardware. In that case, uv is run again without that version.
     """
     builds = FRAMEWORKS[profile.framework].builds
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
@@ -408,7 +409,7 @@ def _of_indexes(
 
 
 def _elsewhere(source: str) -> str:
-    """Return advice on what to do if an index that the profile names cannot be reached."""
+    """Return advice for the case that an index specified by the profile cannot be reached."""
     return (
         f"lock on a machine that can reach it, or set a mirror ({indexes.mirror_setting(source)})"
     )
@@ -420,10 +421,11 @@ PATIENCE = 3
 
 
 def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]:
-    """Return the sizes in bytes of the files at the given URLs, by URL. Never raise an error.
+    """Return the sizes in bytes of the files at the given URLs, by URL.
 
-    URLs whose size is not clearly stated are left out. A guess would be worse, because the size
-    decides whether a disk is considered to have enough space.
+    This function never raises an error. URLs for which no size is clearly specified are left out. A
+    guess would be worse, because the size decides whether a disk is considered to have enough
+    space.
     """
     unique = sorted(set(urls))
     connected = http.open_session() if session is None else session
@@ -434,9 +436,9 @@ def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]
 
 
 def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
-    """Return a file's size in bytes from a HEAD request or from disk; None if it is unknown.
+    """Return a file's size in bytes, which is determined by a HEAD request or from disk.
 
-    If the host does not answer, it is added to `silent_hosts`.
+    Return None if the size is unknown. If the host does not answer, it is added to `silent_hosts`.
     """
     import requests
 
@@ -458,9 +460,9 @@ def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
 
 
 def _stated_size(answer: requests.Response) -> int | None:
-    """Return the size in bytes that a HEAD response states for the file.
+    """Return the size in bytes that a HEAD response specifies for the file.
 
-    Return None if the response does not state a size.
+    Return None if the response does not specify a size.
     """
     # An HTML page instead of a file comes from a proxy or portal that requires a login.
     page = answer.headers.get("Content-Type", "").lower().startswith("text/html")

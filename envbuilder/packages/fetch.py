@@ -1,8 +1,8 @@
 """Locate the files of a lock at the sources that the user configured, and download them.
 
-Wheels in a local find-links folder are taken from there. uv locates the others, because it knows
-the user's indexes, tokens and proxies. It returns one URL per file. Every download is checked
-against the lock, no matter which server it comes from.
+Wheels in a local find-links folder are taken from there. uv locates the other wheels, because it
+knows the user's indexes, tokens and proxies. It returns one URL per file. Every download is checked
+against the lock, no matter which server the file was downloaded from.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def find_links() -> tuple[Path, ...]:
-    """Return the local wheel folders in the configuration of uv and pip, if they exist."""
+    """Return the existing local wheel folders from the configuration of uv and pip."""
     found = map(pip.local_folder, pip.links(pip.sources(), os.environ))
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
@@ -73,7 +73,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def places() -> tuple[Place, ...]:
-    """Return all locations that uv searches for the user's packages.
+    """Return all locations in which uv searches for the user's packages.
 
     This runs uv, because only uv knows all of its settings, including the default index. The result
     is cached until an environment variable changes. Raise `ToolError` if uv fails.
@@ -145,7 +145,7 @@ def compiled(
 
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
-    """Return variables that make uv search a source.
+    """Return environment variables for uv that make it search the given source.
 
     The source is either the user's indexes or a single upstream index.
     """
@@ -167,7 +167,7 @@ def fetch(
     progress: Progress,
     arrived: Callable[[File], object] = lambda file: None,
 ) -> int:
-    """Download a target's files into the store, and return how many files were not there before.
+    """Download a target's files into the store, and return how many of them the store lacked.
 
     `arrived` is called for each downloaded file while others are still being downloaded. Packages
     that are built from source are handled by `sources.source_locker`. Raise `BuildError` if a file
@@ -196,9 +196,9 @@ def fetch(
 def _other_file(
     files: Iterable[File], store: Store, folders: Sequence[Path]
 ) -> ChangedFileError | None:
-    """Return an error if a find-links folder has a missing file's name with different content.
+    """Return an error if a find-links folder has other content under the name of a missing file.
 
-    Return None if there is no such file.
+    Return None if no folder has such a file.
     """
     for file, folder in product(files, folders):
         path = folder / file.basename
@@ -233,7 +233,7 @@ def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
 def _locate(
     target: Target, files: Sequence[File], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
-    """Return each file's URLs by the file's sha256, best URL first.
+    """Return the URLs of each file, best URL first, keyed by the file's sha256.
 
     Files that no source lists are left out.
     """
@@ -265,7 +265,7 @@ _AGAIN = (Hint("To lock the files that it has now", ("lock",)), Hint(_ELSEWHERE)
 
 
 def _is_lacking(file: File, words: str) -> bool:
-    """Return whether uv reports that it reached the index, but found no release for a file."""
+    """Return whether uv reports that the index was reached but lacks a file's release."""
     name = rf"(?<![\w./-]){re.escape(file.name)}(?![\w.-])"
     return "No solution found" in words and re.search(name, words) is not None
 
@@ -408,7 +408,7 @@ def _download_one(
 
 
 def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
-    """Return the error for a source whose file has the name of a locked file but other content."""
+    """Return the error for a source that serves different content under a locked file's name."""
     size = "" if file.size is None else f" ({file.size} bytes)"
     # `lock` asks the indexes for wheels again; what else a lock has, it keeps.
     command = ("lock",) if file.kind == "wheel" else ("lock", "--upgrade")

@@ -27,7 +27,7 @@ _TOP = "python"
 
 
 def of_target(target: Target, previous: Lock | None) -> File | None:
-    """Return the interpreter from a target's previous lock or, if it has none, the newest build.
+    """Return the interpreter from a target's previous lock or, if there is none, the newest build.
 
     Return None if there is no build for the target.
     """
@@ -89,7 +89,7 @@ def unpack(file: File, path: Path, folder: Path) -> None:
 
 
 def _refused(file: File, reason: str) -> BuildError:
-    """Return the error for an interpreter's archive that cannot be used."""
+    """Return the error for an interpreter archive that cannot be used."""
     from envbuilder.core import archives
 
     return BuildError(

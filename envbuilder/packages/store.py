@@ -2,8 +2,9 @@
 
 A file is added by an atomic rename after its hash has been checked, so every file was correct when
 it was added. `link` checks the hash again, because files can be damaged or modified on disk. A
-shared store is a cache folder that an administrator fills. Its files are used in place, and nothing
-is written to it. The available disk space is checked before anything is downloaded.
+shared store is a cache folder that an administrator fills. The files in a shared store are used in
+place, and nothing is written to it. The available disk space is checked before anything is
+downloaded.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Store:
         return 0
 
     def is_shared(self, sha256: str) -> bool:
-        """Return whether `path` returns the file in the shared store instead of this one."""
+        """Return whether `path` returns a file in the shared store rather than in this one."""
         return not self.path(sha256).is_relative_to(self.root)
 
     @contextlib.contextmanager
@@ -125,7 +126,7 @@ class Store:
         self._keep(part, file.sha256)
 
     def take(self, sha256: str, chunks: Iterable[bytes]) -> None:
-        """Write chunks of bytes to the store as a file.
+        """Write chunks of bytes to the store as a file with the given hash.
 
         The caller must make sure that `chunks` raises an exception if the bytes do not match
         `sha256`. If any exception occurs, including `OSError` for a full disk, no partial file is
@@ -153,7 +154,7 @@ class Store:
         part.replace(target)
 
     def derived(self, sha256: str, what: str, kind: type[_T], make: Callable[[Path], _T]) -> _T:
-        """Return the result of applying `make` to a file's path.
+        """Return the result of applying `make` to the path of a file in the store.
 
         The result is cached until the file changes. `what` identifies the kind of result. It
         contains a number that must be changed whenever `make` changes.
@@ -179,7 +180,7 @@ class Store:
         return files.cached(self.root / DERIVED / f"{key}.json", kind, derive)
 
     def sound(self, sha256: str) -> bool:
-        """Return whether the store has the file with the correct bytes.
+        """Return whether the store has the file and its bytes are correct.
 
         Unlike `checked`, this never removes the file.
         """
@@ -243,7 +244,7 @@ def _below(root: Path, sha256: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether the path is a regular file, and not a link, a device or a pipe."""
+    """Return whether the path is a regular file rather than a link, a device or a pipe."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -266,7 +267,7 @@ _FOLDERS = (STORE, "datasets", "bases")
 def objection(root: Path) -> str:
     """Return the reason why a shared store cannot be used, or an empty string if it can be used.
 
-    The reason may concern only one of the folders in the shared store.
+    A single unusable folder in the shared store is reason enough.
     """
     try:
         present = {path.name for path in root.iterdir()}
@@ -296,7 +297,7 @@ files of the `cuda` profile and 3.6 for the CPU wheel of torch."""
 
 
 def unpacked(files: Iterable[File]) -> int:
-    """Return a lower bound for the disk space in bytes that files need after installation."""
+    """Return a lower bound in bytes for the disk space that files occupy once installed."""
     return int(UNPACKED * sum(f.room for f in files))
 
 
@@ -312,8 +313,8 @@ class Disk(Struct, frozen=True, kw_only=True):
 def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settings) -> None:
     """Raise `BuildError` if a file system has less free space than a build needs.
 
-    `files` are to be downloaded, except for those already in the store. `rooms` is the space needed
-    for other purposes. Files of unknown size are not counted.
+    `files` are the files to download; those already in the store need no space. `rooms` is the
+    space needed for other purposes. Files of unknown size are not counted.
     """
     missing = _missing(files, settings)
     unknown = sum(1 for f in missing if not f.room)

@@ -1,11 +1,12 @@
-"""Known wheels and sources, read from the user's indexes and from upstream indexes with a name.
+"""Known wheels and sources, read from the user's indexes and from named upstream indexes.
 
-The offers of an upstream index come from three sources, best first: the index itself, if it
-answers; wheels in the user's own find-links folders; and claims that ship with envbuilder. A claim
-is a hash from a third-party lock file or from a public copy of the index (`profiles/releases/`).
-Claims make it possible to lock a profile even if the index cannot be reached. The download then
-confirms or refutes the claims. An index that answers, such as a partial mirror, offers only the
-files that it lists. No claim is written from memory: each claim names its source.
+The offers of an upstream index are collected from three sources, best first: the index itself, if
+it answers; wheels in the user's own find-links folders; and claims that ship with envbuilder. A
+claim is a hash from a third-party lock file or from a public copy of the index
+(`profiles/releases/`). Claims make it possible to lock a profile even if the index cannot be
+reached. The download then confirms or refutes the claims. If an index answers, even if it is only a
+partial mirror, it offers only the files that it lists. No claim is written from memory: each claim
+names its source.
 
 This module is long because the offers of an index and the releases that it had on a given day are
 read from the same pages.
@@ -72,7 +73,7 @@ class _Link(Struct, frozen=True, rename="kebab"):
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """A file of any kind that an index page lists."""
+    """A file that an index page lists, whether it is a wheel or anything else."""
 
     file: str
     location: str
@@ -106,9 +107,9 @@ class _Links(HTMLParser):
 
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offer]:
-    """Return the wheels of a distribution that an index page (JSON or HTML) lists.
+    """Return offers for a distribution's wheels that an index page (JSON or HTML) lists.
 
-    A wheel's sha256 is empty if the page does not state it.
+    A wheel's sha256 is empty if the page does not specify it.
     """
     offers = []
     for link in listed(text, url):
@@ -214,7 +215,7 @@ def read_url(url: str, session: Session | None = None) -> bytes:
 
 
 def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
-    """Return an index page, or an HTML list of the files in a local folder.
+    """Return an index page, or an HTML list of the files if the address is a local folder.
 
     Raise `OSError` if the page or folder cannot be read.
     """
@@ -243,7 +244,7 @@ def admits(link: Listed, python: str) -> bool:
 def files_of(
     name: str, addresses: Iterable[str], read: Callable[[str], bytes], problems: dict[str, OSError]
 ) -> Iterator[tuple[Version, Listed]]:
-    """Yield the versions and files of a package that index pages list.
+    """Yield the files of a package that index pages list, each with its version.
 
     The files are wheels and source distributions. If a page cannot be read, the error is added to
     `problems` under the page's address.
@@ -288,7 +289,10 @@ class Pages:
 
 
 def read_wheel(path: Path) -> Offer:
-    """Return an offer for a wheel on disk, with its hash; raise `InvalidError` if it is damaged."""
+    """Return an offer for a wheel on disk; raise `InvalidError` if the wheel is damaged.
+
+    The offer includes the wheel's hash.
+    """
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
         with archives.open_zip(path) as archive:
@@ -312,7 +316,7 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
     """Return a distribution's wheels on an index, with claimed hashes from `profiles/releases/`.
 
     `hashes.csv` contains the hashes of the wheels. `requires.csv` contains the wheels' requirements
-    by release and build, where an empty build stands for the CPU build. Only the rows for this
+    by release and build, where an empty build stands for the CPU build. Only the rows for the given
     index are parsed, because the table of hashes is long.
     """
     folder = resources.profiles_dir() / "releases"
@@ -350,7 +354,7 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
 
 
 def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> list[Offer]:
-    """Return offers for the wheels of a distribution in folders on this machine.
+    """Return offers for those wheels of a distribution that are in folders on this machine.
 
     Results are cached until a wheel changes, because the wheels of frameworks are large.
     """
@@ -378,9 +382,9 @@ def merge(
 ) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
     """Merge the offers of an index into one offer per file name, and note contradictions.
 
-    Return the offers and the notes. For each file, the best source is used. Claims are used only if
-    the index lists nothing. Raise `InvalidError` for a local file that contradicts the upstream
-    index or a claim.
+    Return the merged offers and the notes. For each file, the offer from the best source is used.
+    Claims are used as offers only if the index lists nothing. Raise `InvalidError` for a local file
+    that contradicts the upstream index or a claim.
     """
     by_file = {o.file: o for o in claimed}
     notes = []
@@ -424,7 +428,7 @@ _NOT_FOUND = 404
 
 
 def _is_missing(error: OSError) -> bool:
-    """Return whether the error means that an index does not have the package."""
+    """Return whether the error means that the index does not have the package."""
     return getattr(getattr(error, "response", None), "status_code", 0) == _NOT_FOUND
 
 
@@ -437,8 +441,9 @@ def offers(
 ) -> tuple[Offer, ...]:
     """Return all known wheels of the distributions in `sources` (name → symbolic index name).
 
-    If an index is unreachable, the claims recorded for it are used instead. Raise `InvalidError`
-    for an index without a URL, and for a local wheel that contradicts its index or a claim.
+    If an index is unreachable, the claims recorded for that index are used instead. Raise
+    `InvalidError` for an index without a URL, and for a local wheel that contradicts its index or a
+    claim.
     """
     result: list[Offer] = []
     store = Store.of(settings)
@@ -496,14 +501,14 @@ class Release(Struct, frozen=True, kw_only=True):
     def is_for(self, python: str) -> bool:
         """Return whether the release supports a Python version, with or without a wheel for it.
 
-        Wheels from a folder do not count, because a folder states neither their upload times nor
-        the Python versions that they support.
+        Wheels from a folder are not considered, because a folder specifies neither their upload
+        times nor the Python versions that they support.
         """
         wheels = (w for w in self.wheels if w.requires_python or w.upload_time)
         return any(admits(file, python) for file in (*wheels, self.sdist) if file)
 
     def usable(self, ranks: Mapping[Tag, int]) -> Listed | None:
-        """Return the wheel whose tag has the best rank, or None if no wheel's tag has a rank."""
+        """Return the wheel whose tags have the best rank, or None if no wheel has a ranked tag."""
         best: tuple[int, Listed] | None = None
         for wheel in self.wheels:
             rank = best_rank(wheel.file, ranks)
@@ -533,10 +538,11 @@ class Index:
         stated: Callable[[Listed], list[str] | None],
         as_of: str | None = None,
     ) -> None:
-        """Store the locations of the indexes and the functions that read them.
+        """Store the locations of the indexes and the functions that read from them.
 
         `read` returns an index page. `stated` returns a wheel's requirements, or None if the wheel
-        cannot be read. `as_of` is the day whose state is used; None stands for today.
+        cannot be read. `as_of` is the day whose state of the indexes is used; None stands for
+        today.
         """
         self._places = places
         self._as_of = as_of
@@ -559,8 +565,8 @@ class Index:
     def releases(self, name: str) -> dict[Version, Release]:
         """Return the releases of a package by version, without yanked releases.
 
-        The result is empty if no index has the package. It is also empty if the indexes cannot be
-        read; `problems` then contains the reason.
+        The result is empty if no index has the package. The result is also empty if the indexes
+        cannot be read; `problems` then contains the reason.
         """
         if name not in self._releases:
             problems: dict[str, OSError] = {}
@@ -633,7 +639,7 @@ class Index:
     def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
         """Return the requirements of a release, read from one of its platform-specific wheels.
 
-        Return None if the release has no such wheel that can be read.
+        Return None if the release has no readable wheel of this kind.
         """
         every = self.releases(name)
         release = {**self._yanked[name], **every}.get(Version(version))
@@ -644,7 +650,7 @@ class Index:
 
 @contextmanager
 def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
-    """Yield the user's indexes as of a given day, which is today by default."""
+    """Yield the user's indexes as they were on a given day, which is today by default."""
     store = Store.of(settings)
     logins = dict(os.environ)
 

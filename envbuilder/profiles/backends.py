@@ -1,4 +1,4 @@
-"""Define the table of backends, which states what each backend makes.
+"""Define the table of backends, which specifies whether a backend makes an image or a folder.
 
 Other modules use the table instead of comparing backend names. A new backend needs a row in the
 table and a module in `builds/backends/` with a `prepare` function.

@@ -113,7 +113,7 @@ def require_host(
     """Return the fit of a profile on this host, or raise `HostError` if the host cannot run it.
 
     The error's hint names another profile that fits. Other profiles are read only for this hint. If
-    `building` is set, the host needs to be able only to build the profile. `locked` means that the
+    `building` is set, it is sufficient that the host can build the profile. `locked` means that the
     wheels from the profile's lock will be used. `judged` is the result of `fit.judge_backends` for
     this lock, if the caller already has it.
     """
@@ -193,9 +193,9 @@ def choose_best(
 
 
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
-    """Yield a profile for each kind of GPU on this host for which no profile fits.
+    """Yield a profile for each kind of GPU that this host has but that no fitting profile supports.
 
-    It is the first profile for the GPU that is not opt-in.
+    For each kind of GPU, this is the first of its profiles that is not opt-in.
     """
     fitting = {f.profile for f in choice.fits if f.verdict == "fits"}
     for row in filter(None, map(of_vendor, dict.fromkeys(gpu.vendor for gpu in host.gpus))):
@@ -205,10 +205,10 @@ def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterato
 
 
 def workarounds(choice: Choice) -> tuple[str, ...]:
-    """Return instructions for using the chosen profile or better ones in spite of an obstacle.
+    """Return instructions for using the chosen profile, or better ones, in spite of an obstacle.
 
-    If the chosen profile has a workaround, return only this one. Otherwise, return the workarounds
-    for the better profiles that lack only a container engine.
+    If the chosen profile has a workaround, return only that workaround. Otherwise, return the
+    workarounds for the better profiles that lack only a container engine.
     """
     better = []
     for candidate in choice.fits:
@@ -288,8 +288,9 @@ def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
 def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
     """Return the main obstacle to using the GPUs of each vendor on this host.
 
-    This is the first reason against the vendor's profile that has the fewest reasons against it. If
-    there is no such profile, it is the detail stated for the vendor's first GPU.
+    Of the vendor's profiles, the one with the fewest reasons against it is used, and the obstacle
+    is the first of these reasons. If the vendor has no profile, the obstacle is the detail given
+    for the vendor's first GPU.
     """
     reasons = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):

@@ -148,8 +148,8 @@ def judge(
     """Return whether a profile and its locked files fit a host, and why.
 
     If `backend` is None, the best backend is used. With `building`, check only whether the profile
-    can be built here: anything that merely keeps it from running becomes a warning. `judged` is the
-    result of `judge_backends`, if the caller already has it.
+    can be built on this host: an obstacle that prevents only running the profile becomes a warning.
+    `judged` is the result of `judge_backends`, if the caller already has it.
     """
     every = tuple(judged) or judge_backends(profile, host, lock)
     chosen = every[0]
@@ -218,9 +218,10 @@ def only_image(every: tuple[BackendFit, ...]) -> str:
 
 
 def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> str:
-    """Return one or two sentences that say how to use a profile that works only in an image here.
+    """Return one or two sentences that say how to use a profile in an image.
 
-    Return an empty string if the profile works natively, or if it does not work at all.
+    Return an empty string if the profile works natively on this host, or if it does not work at
+    all.
     """
     if (pair := _image_instead(every)) is None:
         return ""
@@ -237,9 +238,9 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
 
 
 def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:
-    """Return the best fit with an image and the best native fit if only the image works.
+    """Return the best image fit and the best native fit, if only the image works.
 
-    Return None otherwise.
+    Otherwise, return None.
     """
     image = best_of(every, images=True)
     native = best_of(every, images=False)
@@ -292,8 +293,8 @@ def findings(
 def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
     """Return the framework builds for a profile's accelerator on this host, newest first.
 
-    Each build comes with the most severe level of the findings about the GPU, the driver, macOS and
-    the CPU flags. The level `note` means that the build fits.
+    Each build is paired with the most severe level of the findings about the GPU, the driver, macOS
+    and the CPU flags. The level `note` means that the build fits.
     """
     row = ACCELERATORS[profile.accelerator]
     return rated(profile.framework, row, host, _cpu_flags(profile, host))
@@ -318,7 +319,7 @@ def rated(
 def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
     """Return the findings about running a framework build on the host's GPUs, driver and macOS.
 
-    `required` states what the build needs.
+    `required` describes what the build needs.
     """
     result = needs.of_gpus(row, host, required, native=False) if row.vendor else []
     if host.os == "macos":

@@ -221,7 +221,7 @@ def is_runtime(name: str) -> bool:
 
 
 def cuda_of(name: str) -> str:
-    """Return the CUDA major version stated in the name of a build or of a distribution.
+    """Return the CUDA major version contained in the name of a build or of a distribution.
 
     The name of a distribution must be normalized. Return an empty string if the name contains no
     version, or if the distribution belongs to a framework's own build.

@@ -1,4 +1,4 @@
-"""The profiles and locks that one command uses, each of which is read at most once."""
+"""The profiles and locks that one command uses. Each of them is read at most once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OtherFrameworkError(InvalidError):
 
 
 class Variants(Protocol):
-    """The variants that a project makes of profiles, and the locations of their locks."""
+    """A project's variants of profiles, and the locations of their locks."""
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
@@ -60,7 +60,7 @@ class Variants(Protocol):
 
 
 class Library:
-    """The profiles and locks in a list of folders, each of which is read when first needed."""
+    """The profiles and locks in a list of folders. Each of them is read when first needed."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Library:
         return tuple(profile for profile in self.profiles() if profile.framework == wanted)
 
     def on_packages(self, name: str, python: str) -> str | None:
-        """Return the name of a variant of a profile that is based on locked Debian packages.
+        """Return the name of a profile's variant whose base consists of locked Debian packages.
 
         Return None if there is no such variant for the given Python version. Profiles that cannot
         be read are skipped.

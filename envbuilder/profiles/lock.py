@@ -123,7 +123,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
     @property
     def is_built(self) -> bool:
-        """Whether building the file runs code of the package.
+        """Whether the file is built by running code from the package.
 
         The file is built either on this machine or where the lock was made.
         """
@@ -322,7 +322,7 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
     """Create a reason from untrusted text.
 
-    `items` are what the text is about, such as packages. `proof` is the output of a resolver.
+    `items` lists what the text is about, such as packages. `proof` is the output of a resolver.
     """
     words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in proof.splitlines())
     return Reason(
@@ -465,7 +465,10 @@ def lock_digest(lock: Struct) -> str:
 
 
 def path_for(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the path of the first lock for a profile in the given folders, or None."""
+    """Return the path of a profile's lock in the first folder that contains one.
+
+    Return None if no folder contains a lock of the profile.
+    """
     for folder in folders:
         path = folder / "locks" / f"{name}.json"
         if path.is_file():

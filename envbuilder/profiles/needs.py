@@ -1,9 +1,9 @@
 """Determine what wheels need from a host, and whether its GPUs meet these needs.
 
-The lock contains the versions of the framework, CUDA and ROCm. The file names of its wheels state
+The lock contains the versions of the framework, CUDA and ROCm. The file names of its wheels specify
 which versions of the C library and macOS they require. Tables list the kernels in each build and
 the driver that each CUDA version needs. The profile's own `requires` takes precedence, because its
-build may be custom. A GPU is judged by the row of its vendor in `host.accelerators`.
+build may be custom. A GPU is judged by the rules in its vendor's row in `host.accelerators`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def of_wheels(wheels: tuple[str, ...]) -> Needs:
 
 
 def _tagged(pattern: re.Pattern[str], name: str) -> list[tuple[int, int]]:
-    """Return the versions in a wheel's platform tags, of which a host needs to satisfy only one."""
+    """Return the versions in a wheel's platform tags.
+
+    A host needs to satisfy only one of these versions.
+    """
     return [(int(major), int(minor)) for major, minor in pattern.findall(name.rpartition("-")[2])]
 
 
@@ -87,7 +90,7 @@ def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
 def build_of(
     framework: types.Framework, versions: Mapping[str, str], platform: types.Platform | None
 ) -> releases.Build | None:
-    """Return a framework's build that is among the packages, or None if the build is unknown.
+    """Return the build of a framework that is among the packages, or None if it is unknown.
 
     `versions` contains the version of each package. The CUDA version of a build is that of the CUDA
     runtime in the same environment. Without a CUDA runtime, JAX and TensorFlow either use no GPU or

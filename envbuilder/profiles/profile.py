@@ -50,7 +50,7 @@ class Python(_Strict, frozen=True, omit_defaults=True):
 
 
 class Base(_Strict, frozen=True):
-    """A base image, identified by its digest; the digest is null if no source states one."""
+    """A base image, identified by its digest. The digest is null if no source provides one."""
 
     ref: types.ImageRef
     """The image reference without the digest. `base_images:` in the configuration may override
@@ -316,8 +316,8 @@ class Profile(_Strict, frozen=True):
     def image_python(self) -> types.PythonVersion:
         """The Python version that images of the profile use by default.
 
-        This is the profile's default version if it has a base. Otherwise, it is the newest
-        supported version that has one.
+        If there is a base for the profile's default version, that version is used. Otherwise, the
+        newest supported version with a base is used.
         """
         if self.python.default in self.image_pythons:
             return self.python.default
@@ -387,10 +387,11 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _is_profile(path: Path) -> bool:
-    """Return whether a YAML file is a profile, which it is if it has any of a profile's keys.
+    """Return whether a YAML file is a profile, judging by its keys.
 
-    A repository's own `profiles` folder may contain unrelated YAML files. An unreadable file is
-    treated as a profile, so that loading it raises an error.
+    A file is a profile if it has any of a profile's keys other than `name` and `description`,
+    because a repository's own `profiles` folder may contain unrelated YAML files. All shipped files
+    are treated as profiles. So is an unreadable file, so that loading it raises an error.
     """
     if path.parent == resources.profiles_dir():
         return True
@@ -461,7 +462,7 @@ def _at_release(profile: Profile, where: str) -> Profile:
 
 
 def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
-    """Return a profile that pins the framework to the builds of a release."""
+    """Return a copy of a profile that pins the framework to the builds of the chosen release."""
     framework = frameworks.FRAMEWORKS[profile.framework]
     builds = chosen.builds
     before = releases.rules(profile.framework, profile.release)

@@ -61,8 +61,8 @@ class Build(Struct, frozen=True, kw_only=True):
     def needs(self, *, wsl: bool = False) -> Needs:
         """Return what the build needs from a host.
 
-        Under WSL, this includes the Windows driver instead of the Linux driver. If the build's data
-        is not verified, its kernels are treated as unknown.
+        Under WSL, the result contains the required Windows driver instead of the Linux driver. If
+        the build's data is not verified, its kernels are treated as unknown.
         """
         needs = Needs(ptx=self.ptx, driver=self.windows_driver if wsl else self.driver)
         if self.certainty != "unverified":
@@ -208,7 +208,7 @@ class Release(Struct, frozen=True, kw_only=True):
     """The versions of torchvision and torchaudio that belong to this release."""
 
     def range_of(self, name: str) -> SpecifierSet | None:
-        """Return the versions of a distribution that the constraints allow.
+        """Return the versions of the distribution `name` that the release's constraints allow.
 
         Return None if the constraints do not limit the distribution.
         """
@@ -239,9 +239,9 @@ OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tenso
 
 
 def newest(framework: types.Framework, day: str) -> str:
-    """Return the newest release as of a given day.
+    """Return the newest release that was available on a given day.
 
-    If even the oldest tested release is from a later day, return that release.
+    If even the oldest tested release is from a later day, return the oldest tested release.
     """
     rows = table_of(framework)
     limit = max(day, rows[OLDEST[framework]].date)
@@ -249,10 +249,10 @@ def newest(framework: types.Framework, day: str) -> str:
 
 
 def day(framework: types.Framework, release: str, wished: str | None) -> str | None:
-    """Return the last day from which package releases may be used.
+    """Return the date limit for packages: the last day whose package releases may be used.
 
-    This is `wished`, or the day of the framework's release if that is later. Return None if
-    `wished` is None.
+    The limit is `wished`, or the day of the framework's release if that day is later. Return None
+    if `wished` is None.
     """
     row = table_of(framework).get(release)
     if wished and row:
@@ -306,9 +306,9 @@ def choices(
     """Return the builds that a profile would use for each release, newest release first.
 
     For each platform, a build on PyPI is preferred, because its hashes can be read on every
-    machine. Otherwise, the first available build in the order of `builds` is used. Platforms
-    without any of these builds are omitted. If `release` is given, return only that release, even
-    if it is newer than all releases in the tables.
+    machine. Otherwise, the first available build in the order of `builds` is used. Platforms for
+    which none of these builds exists are omitted. If `release` is given, return only that release,
+    even if it is newer than all releases in the tables.
     """
     first, lines = _table(framework)
     prefix = f"{release}," if release else ""
@@ -352,7 +352,8 @@ def unknown(framework: types.Framework, release: str | None) -> str:
 def _like(older: Chosen, release: str) -> Chosen:
     """Return a release that no table lists, with the same build names as an older release.
 
-    A build on PyPI may be for another CUDA version, so its name is just "cuda".
+    There is one exception: because the new release on PyPI may be built for another CUDA version,
+    its CUDA build is just named "cuda".
     """
     nothing: dict[str, Any] = {
         "kernels": (),

@@ -125,7 +125,7 @@ def strangers() -> frozenset[str]:
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
-    """Return the packages that need other hardware than the given accelerator.
+    """Return the packages that need hardware other than the given accelerator.
 
     Packages that are known only by a name pattern are not included.
     """
@@ -143,7 +143,7 @@ class _Lists(Struct, frozen=True, kw_only=True):
 
 
 def distribution(requirement: str) -> str:
-    """Return the normalized name of the distribution that a requirement names."""
+    """Return the normalized name of the distribution that a requirement refers to."""
     return types.canonical(re.split(r"[^A-Za-z0-9._-]", requirement)[0])
 
 
@@ -229,7 +229,7 @@ def combined(
 def _require_new(
     added: Sequence[str], before: Sequence[str], spot: Callable[[list[str]], str], parent: str
 ) -> None:
-    """Raise `InvalidError` if an added package is already in the inherited or the added list."""
+    """Raise `InvalidError` if an added package is already inherited or is added twice."""
     origins = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
     for line in added:
         earlier = origins.get(distribution(line))
@@ -265,7 +265,7 @@ def _require_complete(
 
 
 def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    """Yield sets of distributions, each of which must be represented in the requirements.
+    """Yield sets of distribution names; the requirements must include at least one of each set.
 
     Verification needs at least one distribution from each set.
     """
@@ -286,16 +286,16 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> list[str]:
-    """Return the strings in a list of requirements, and ignore everything else.
+    """Return only the strings in a list of requirements.
 
-    The types are checked later, when the profile is decoded.
+    Everything else is ignored, because the types are checked later, when the profile is decoded.
     """
     lines: Iterable[Any] = value if isinstance(value, list) else ()
     return [line for line in lines if isinstance(line, str)]
 
 
 def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) -> Iterator[str]:
-    """Yield the framework's requirement, pinned to the version of the build for each platform.
+    """Yield a framework requirement, pinned to the version of each platform's build.
 
     If this version is the same on all platforms, yield the requirement only once. For JAX, an extra
     of the requirement selects the build.

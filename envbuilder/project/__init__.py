@@ -1,1 +1,1 @@
-"""The user's own project: the requirements in its files, added to the hardware's profiles."""
+"""The user's own project, whose files list requirements to add to the hardware's profiles."""

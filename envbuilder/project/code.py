@@ -37,7 +37,7 @@ _SHARED = frozenset({"azure", "google"})
 
 
 class Use(NamedTuple):
-    """A file that imports a module, and whether the program needs the module to start."""
+    """A file that imports a module, and whether the program needs that module to start."""
 
     file: str
     at_start: bool
@@ -47,7 +47,7 @@ class Use(NamedTuple):
 def without_projects(files: Collection[str], lists: Iterable[str]) -> list[str]:
     """Return the files that do not belong to another project in the same repository.
 
-    A folder counts as another project if it contains its own list of requirements and this list is
+    A folder counts as another project if it contains its own list of requirements and that list is
     not one of `lists`.
     """
     taken = "\n".join(("", *lists))
@@ -67,8 +67,8 @@ def imports(
 ) -> dict[str, Use]:
     """Return the third-party modules that a repository's code imports, most frequent first.
 
-    Modules of the standard library are skipped, and so are modules with the same name as any file
-    or folder in the repository. Folders of other projects are skipped as in `without_projects`.
+    Modules of the standard library are skipped, as are modules with the same name as any file or
+    folder in the repository. Folders of other projects are skipped as in `without_projects`.
 
     A program needs only some of the modules to start (`Use.at_start`). These are the modules
     imported by scripts at the top level, by scripts that `programs` start, or by modules of the
@@ -121,8 +121,8 @@ def _text(folder: Path, file: str) -> str:
 def _imported(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the path of each imported module, and whether the import is at the top level.
 
-    Dots in module names become slashes, and each leading dot of a relative import becomes `../`.
-    Since `b` in `from a import b` may be a module, it is included in the path (`a/b`).
+    Dots in module names become slashes, and each leading dot of a relative import becomes `../`. In
+    `from a import b`, `b` may be a module, so it is included in the path (`a/b`).
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -165,11 +165,11 @@ untrusted."""
 def program_arguments(
     folder: Path, files: Sequence[str], programs: Sequence[Sequence[str]]
 ) -> tuple[str, ...]:
-    """Return the `python` arguments that run a repository's program; empty if it is unclear.
+    """Return the `python` arguments that run a repository's program; empty if none is found.
 
     Common names such as `train.py` are tried first, then `programs` (the commands in the
-    repository's documentation), then packages with a `__main__.py`, then the only script with a
-    main block.
+    repository's documentation), then packages with a `__main__.py`. Finally, a script with a main
+    block is used if it is the only one.
     """
     scripts = [*filterfalse(_NEVER.fullmatch, filter(_SCRIPT.fullmatch, files))]
     present = {*files}
@@ -185,7 +185,7 @@ def program_arguments(
 
 
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:
-    """Return the file that a `python` command runs; empty if the file does not exist."""
+    """Return the file that a `python` command runs, or an empty string if no such file exists."""
     module = words[-1].replace(".", "/")
     paths = map("".join, product(("", "src/"), [module], _STARTS))
     return next((path for path in (words[0], *paths) if path in present), "")

@@ -1,7 +1,7 @@
 """Read the conda packages in environment.yml, pixi.toml and the output of `conda list --export`.
 
-Python packages become requirements under their names on the package index, except with the conda
-backend, which takes them from the channels. Other programs come from conda or Debian.
+Python packages become requirements under their names on the package index. With the conda backend,
+they are instead taken from the channels. Other programs are installed from conda or Debian.
 
 The profile provides the framework and CUDA. Therefore, CUDA packages are skipped, and so are
 channels that contain nothing else. Libraries in an export are skipped, because other packages
@@ -53,7 +53,7 @@ _CLAUSE = r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z"
 
 
 class Spec(Struct, frozen=True):
-    """A conda package and its allowed versions."""
+    """A conda package and the versions of it that are allowed."""
 
     name: str
     versions: str = ""
@@ -70,7 +70,7 @@ class Spec(Struct, frozen=True):
         return f"{self.name} {self.versions}".rstrip()
 
     def specifier(self) -> str | None:
-        """Return the versions as a PEP 440 specifier; None if they cannot be expressed as one."""
+        """Return the allowed versions as a PEP 440 specifier; None if they have no equivalent."""
         if not self.versions:
             return ""
         clauses = []
@@ -135,16 +135,16 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
 
 
 def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
-    """Return the names on the package index of those conda packages that are Python packages."""
+    """Return the package index's names for those conda packages that are Python packages."""
     names = (distribution_of(parse(p.text, p.where).name) for p in packages)
     return frozenset(filter(None, names))
 
 
 def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> lines.Line | None:
-    """Return the first conda package that is not in `have`, or None if all are there.
+    """Return the first conda package that is not in `have`, or None if `have` contains all of them.
 
     `have` contains the names of requirements and system packages. A conda package is also
-    considered to be there if `have` contains its name on the package index or in Debian.
+    considered present if `have` contains its name on the package index or in Debian.
     """
     for package in packages:
         name = parse(package.text, package.where).name
@@ -188,7 +188,7 @@ class Packages:
         """Add a conda package that the file lists.
 
         The environment marker in `marker` limits the package to certain targets. Raise
-        `InvalidError` if the spec is not supported.
+        `InvalidError` if the package's spec in `text` is not supported.
         """
         self._marker = marker
         match = _SPEC.match(text.strip())
@@ -230,7 +230,7 @@ class Packages:
     def _wheel(self, spec: Spec, name: str, where: str) -> lines.Line:
         """Convert a conda package to a requirement for pip under the given name.
 
-        If conda's versions cannot be expressed for pip, the requirement allows any version.
+        If pip has no equivalent for conda's version limits, the requirement allows any version.
         """
         specifier = spec.specifier()
         if name != types.canonical(spec.name) and not frameworks.of_build(name):
@@ -274,7 +274,7 @@ class Packages:
     def _notes(self, channels: tuple[str, ...]) -> Iterator[str]:
         """Yield notes on packages that were skipped or changed.
 
-        `channels` are the channels in use.
+        `channels` contains the channels in use.
         """
         if self._frameworks:
             decides = " and ".join(dict.fromkeys(map(lines.profile_decides, self._brought)))
@@ -500,7 +500,7 @@ def read_pixi(
 
 
 def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the tables of a feature, each with a marker for the platforms to which it applies.
+    """Yield the tables of a pixi feature, each with a marker for the platforms to which it applies.
 
     The marker is empty for tables that apply to all platforms, such as the feature's main table.
     """

@@ -1,6 +1,7 @@
-"""Draft an `envbuilder.yaml` for a repository from its files.
+"""Draft an `envbuilder.yaml` for a repository from the repository's files.
 
-The module is long because every choice that `init` makes for a key of this file is made here.
+The module is long because every choice that `init` makes for a key of `envbuilder.yaml` is made
+here.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ _TAIL = {
 
 
 class Suggested(Struct, frozen=True, kw_only=True):
-    """A package that documentation or code names but that no list of requirements contains."""
+    """A package that documentation or code mentions but that no list of requirements contains."""
 
     requirement: str
     source: str
@@ -114,7 +115,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The files chosen as sources of requirements, and the files that were not chosen."""
+    """The files chosen as sources of requirements, and the candidates that were not chosen."""
 
     sources: tuple[Source, ...] = ()
     others: tuple[str, ...] = ()
@@ -147,9 +148,9 @@ class Choice(Struct, frozen=True, kw_only=True):
 def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     """Choose the files from which to read a project's requirements.
 
-    `files` and `hints` come from the `repository` module. If there are several files, prefer the
-    file that the README names, then the best kind of file nearest to the top level. If the README
-    installs the repository itself, include the repository's own requirements.
+    `files` and `hints` are results of the `repository` module. If there are several files, prefer
+    the file that the README names, then the best kind of file nearest to the top level. If the
+    README installs the repository itself, include the repository's own requirements.
     """
     ordered, usable = _candidates(folder, files, hints)
     stating = [name for name in forms.OWN if name in ordered]
@@ -196,7 +197,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
 def _has_scripts(folder: Path, files: Iterable[str], hints: InstallHints) -> bool:
     """Return whether any of the scripts contains its own list of requirements.
 
-    Such scripts are added to `hints.files` and `hints.recipe`.
+    The scripts that do are added to `hints.files` and `hints.recipe`.
     """
     for file in filter(partial(has_list, folder), files):
         hints.files[file] = hints.recipe[f"-r {file}"] = ""
@@ -216,7 +217,7 @@ def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
 def _including(
     folder: Path, file: str, usable: Iterable[str], hints: InstallHints
 ) -> Source | None:
-    """Return the conda environment file that includes a list for pip, or None if none does."""
+    """Return the conda environment file that includes this list for pip, or None if none does."""
     for other in usable:
         if _form(other).read is read_environment_yml:
             with suppress(InvalidError):
@@ -271,21 +272,21 @@ def _written(line: Line) -> str:
 
 
 def _family(name: str) -> str:
-    """Return the name of the framework whose version a package must match.
+    """Return the title of the framework whose version a package must match.
 
-    For all other packages, return the name of the package itself.
+    If the package need not match a framework, return the name of the package itself.
     """
     return getattr(frameworks.of_build(name), "title", name)
 
 
 def is_bounded(line: Line) -> bool:
-    """Return whether a line sets an upper bound on the version, or names a source."""
+    """Return whether a line sets an upper bound on the version, or specifies a direct source."""
     versions = line.text.partition(";")[0]
     return bool(line.source or re.search(r"(?<![>!])=|[<~]", versions))
 
 
 def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
-    """Return whether a file lists enough packages that are not in the chosen files.
+    """Return whether a file lists enough packages that the chosen files do not list.
 
     At least half of its packages must be new, unless the file is one of `forms.OWN`.
     """
@@ -323,9 +324,9 @@ def _reason(file: str, ordered: Sequence[str], hints: InstallHints) -> str:
 def _candidates(
     folder: Path, files: Iterable[str], hints: InstallHints
 ) -> tuple[list[str], list[str]]:
-    """Return two lists: all files that may list requirements, and those worth reading.
+    """Return two lists: all files that may list requirements, and those that are worth reading.
 
-    Both lists begin with the best file.
+    Each list is sorted with the best file first.
     """
     order = {file: number for number, file in enumerate(hints.files)}
     packages = [*hints.names]
@@ -367,8 +368,8 @@ def _candidates(
 def _may_list(folder: Path, file: str) -> bool:
     """Return whether a file may list requirements even though its name is unusual.
 
-    This is the case for a script with its own list at the top level, a YAML file that looks like a
-    conda environment, and a file in a folder named `requirements`.
+    Such a file is a top-level script with its own list, a YAML file that looks like a conda
+    environment, or a file in a folder named `requirements`.
     """
     if "/" not in file and has_list(folder, file):
         return True
@@ -442,7 +443,7 @@ def _entries(
 
 
 def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
-    """Yield notes on extras and groups that provide modules which the code imports.
+    """Yield notes on the extras and groups that provide modules imported by the code.
 
     Modules whose packages are already among the chosen requirements are ignored.
     """
@@ -470,7 +471,7 @@ def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The content of an `envbuilder.yaml`, apart from the requirement files that it lists."""
+    """The content of an `envbuilder.yaml`, apart from the list of requirement files."""
 
     is_package: bool = False
     as_of: date | None = None

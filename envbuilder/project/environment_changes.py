@@ -62,7 +62,7 @@ class _File:
 
     @property
     def where(self) -> str:
-        """The file and environment whose list is edited, for use in messages."""
+        """The file and environment whose list is being edited, for use in messages."""
         below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
         return f"{PROJECT_FILE}{below}"
 
@@ -98,8 +98,9 @@ def added(
 ) -> Change:
     """Return the change that adds requirements to a project file.
 
-    The lines of packages that are already listed are replaced. The framework is skipped, since
-    every environment has it. Its companions can be listed, since not every project needs them.
+    If a package is already listed, its line is replaced. The framework is skipped, since every
+    environment has it. The framework's companions can be listed, since not every project needs
+    them.
 
     Raise `InvalidError` for a requirement that cannot be locked and, unless `exact` is set, for a
     name that is probably misspelled.
@@ -167,7 +168,7 @@ def changed_file(change: Change) -> dict[Path, bytes]:
 
 
 def _written(text: str, *, exact: bool) -> tuple[str, str]:
-    """Return the text of a requirement for the file, and a note on what was changed in it.
+    """Return the text of a requirement as written to the file, and a note on any change to it.
 
     The note is empty if nothing was changed. Raise `InvalidError` if the requirement cannot be
     locked.
@@ -180,11 +181,11 @@ def _written(text: str, *, exact: bool) -> tuple[str, str]:
 
 
 def _of_profile(name: str, line: str, definition: Definition) -> str:
-    """Return a note if the version of a package comes from the profile, else an empty string.
+    """Return a note if the profile determines the version of a package, else an empty string.
 
     The profile determines the versions of packages that belong to a framework. `line` is the
-    requirement to add. Raise `InvalidError` if it names a framework other than the project's, or
-    sets the framework's version.
+    requirement to add. Raise `InvalidError` if this requirement names a framework other than the
+    project's, or sets the framework's version.
     """
     key = frameworks.of_user(name) if (row := frameworks.of_build(name)) else None
     if row is None or key is None:
@@ -212,7 +213,7 @@ def removed(
 ) -> Change:
     """Return the change that removes packages from a project file.
 
-    Raise `InvalidError` if the edited list does not contain one of them. The error says where the
+    Raise `InvalidError` if the edited list lacks one of the packages. The error says where that
     package is listed instead, if it is listed at all.
     """
     file = _File(text, path, environment)
@@ -232,7 +233,7 @@ def _from_profile(name: str) -> str:
 def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
     """Raise `InvalidError` for a package that is not in the edited list.
 
-    If the package comes from or is listed in another place, the error names this place.
+    If another place lists or provides the package, the error names that place.
     """
     if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
         raise InvalidError(
@@ -262,12 +263,12 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
 
 
 def _part(definition: Definition, environment: str) -> Environment:
-    """Return the keys that an environment sets in the file, without inherited keys."""
+    """Return the settings of one environment in the file, without inherited keys."""
     return definition if environment == DEFAULT else definition.environments[environment]
 
 
 def _name(text: str) -> str:
-    """Return the name of a required package; empty if the text is not a requirement."""
+    """Return the name of the package in a requirement; empty if the text is not a requirement."""
     try:
         parse(text, "")
     except InvalidError:

@@ -43,8 +43,8 @@ Read = Callable[..., Listed]
 class Contents(Listed, frozen=True, kw_only=True):
     """Everything that an environment contains in addition to the hardware's profile.
 
-    `pythons` contains the version set by `python:` or, if it sets none, the versions that each file
-    allows. `read_from` contains the paths of all files that were read.
+    `pythons` contains the version set by `python:` or, if that key sets no version, the versions
+    that each file allows. `read_from` contains the paths of all files that were read.
     """
 
     environment: Environment
@@ -52,9 +52,9 @@ class Contents(Listed, frozen=True, kw_only=True):
 
     @property
     def places(self) -> dict[str, str]:
-        """The location of each requirement: requirement → file and line.
+        """The location (file and line) of each requirement.
 
-        Requirements are spelled as in a profile that was adapted to the project.
+        The keys are requirements as spelled in a profile that was adapted to the project.
         """
         lines = (*self.constraints, *self.requirements)
         return {str(parse(line.text, line.where)): line.where for line in lines}
@@ -94,7 +94,8 @@ def merged(definition: Definition, name: str) -> Environment:
 def of(settings: Settings) -> Environment:
     """Return the environment that the settings select, or an empty environment outside a project.
 
-    If `install_project` is set, the folders of the project's modules are added to `python_path`.
+    If `install_project` is set, the folders that contain the project's modules are added to
+    `python_path`.
     """
     if settings.definition is None:
         return Environment()
@@ -156,15 +157,16 @@ def contents(
 
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
-    """Return the replacement for each overridden package, with its place in the project's file."""
+    """Return the replacement for each overridden package, with its line in the project's file."""
     overrides = entries(definition, DEFAULT, project, "overrides")
     return {types.canonical(package): Line(text, where) for (package, text), where in overrides}
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:
-    """Return each redundant package with the listed package that makes it redundant.
+    """Map each redundant package to the listed package that makes it redundant.
 
-    Packages are redundant if they contain the same modules as another package in `SAME`.
+    A package is redundant if it contains the same modules as another listed package from the same
+    group in `SAME`.
     """
     present = {line.name for line in lines}
     doubled = dict[str, str]()
@@ -180,7 +182,7 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 def _replaced(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
-    """Yield the lines to keep, followed by the lines that replace the others.
+    """Yield the lines to keep, followed by the replacements for the other lines.
 
     Replacements with a marker apply only to certain targets.
     """
@@ -228,7 +230,7 @@ def _marker(line: Line | None) -> str:
 
 
 def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield a note for each override with a marker that has no effect.
+    """Yield a note for each override that has a marker but no effect.
 
     Such an override has no effect if no file lists the package that it replaces.
     """
@@ -282,9 +284,10 @@ def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
 def of_framework(
     contents: Contents, definition: Definition, project: Path, framework: types.Framework
 ) -> Contents:
-    """Return the contents with the framework's override, even if no file lists the framework.
+    """Return the contents with the override for the framework applied.
 
-    Raise `InvalidError` if the project excludes the framework.
+    The override is applied even if no file lists the framework. Raise `InvalidError` if the project
+    excludes the framework.
     """
     override = _overrides(definition, project).get(framework)
     if framework in contents.resolution.exclude:
@@ -299,7 +302,7 @@ def of_framework(
 
 
 def place_of_exclusion(definition: Definition, project: Path, package: str) -> str:
-    """Return the place of the entry under `exclude:` or `overrides:` that excludes a package."""
+    """Return the location of the entry in `exclude:` or `overrides:` that excludes a package."""
     if override := _overrides(definition, project).get(package):
         return override.where
     excluded = entries(definition, DEFAULT, project, "exclude")
@@ -307,9 +310,9 @@ def place_of_exclusion(definition: Definition, project: Path, package: str) -> s
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
-    """Return the contents without version limits on the framework and the packages of its build.
+    """Return the contents without version limits on the framework and its companion packages.
 
-    Each limit that is dropped is reported in a note.
+    For each requirement whose limit is dropped, a note is added.
     """
     row = FRAMEWORKS[framework]
     brought = row.names | row.companions
@@ -338,8 +341,8 @@ def entries(
 ) -> Iterator[tuple[Any, str]]:
     """Yield the values of a key at the top level of the project's file and in an environment.
 
-    For a list or a mapping, yield each item; otherwise, yield the value itself. Each value comes
-    with its location in the file.
+    If the value is a list or a mapping, yield each item; otherwise, yield the value itself. Each
+    value or item is yielded together with its location in the file.
     """
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
@@ -379,7 +382,8 @@ def paths(definition: Definition, name: str, project: Path, key: str) -> Iterato
 def require_parts(definition: Definition, name: str, project: Path) -> None:
     """Raise `InvalidError` if a path in an environment's lists does not exist.
 
-    Raise it, too, if the project itself is to be installed but is not an installable package.
+    Also raise `InvalidError` if the project itself is to be installed but is not an installable
+    package.
     """
     for key in ("python_path", "files"):
         for _ in paths(definition, name, project, key):
@@ -401,8 +405,8 @@ def named_file(item: str | RequirementFile) -> RequirementFile:
 def _read_named(project: Path, entry: RequirementFile, where: str, read: Read | None) -> Listed:
     """Read the requirements in a file that the project's file lists.
 
-    If an error does not refer to a particular line, the place where the file is listed is added to
-    the error.
+    If an error does not refer to a particular line, the location of the entry that lists the file
+    is added to the error.
     """
     if read is None:
         from envbuilder.project import forms

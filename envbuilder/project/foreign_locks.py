@@ -61,7 +61,7 @@ class Chosen(Struct, frozen=True):
 
 
 def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
-    """Return what is left of a marker once the chosen extras and groups are taken into account.
+    """Return what is left of a marker after evaluating its conditions on extras and groups.
 
     Return an empty string if no condition remains, and None if the marker cannot be true. Raise
     `InvalidError` if the marker is not valid.
@@ -88,10 +88,10 @@ def _remaining(marker: str, chosen: Chosen) -> str | None:
 def _reduced(part: Any, chosen: Chosen) -> str | bool:
     """Evaluate the conditions on extras and groups in a parsed marker, and return the rest as text.
 
-    Return a bool instead if the extras and groups alone decide whether the marker is true.
+    If the extras and groups alone determine whether the marker is true, return a bool instead.
 
-    `packaging` represents a comparison as a tuple of three items. It combines comparisons in lists,
-    with "and" or "or" between them.
+    `packaging` represents a comparison as a tuple of three items. Comparisons are combined in
+    lists, with "and" or "or" between them.
     """
     if isinstance(part, tuple):
         left, operator, right = (str(each.serialize()) for each in part)
@@ -171,14 +171,14 @@ class _Entry(Struct, frozen=True):
 
     @property
     def location(self) -> str:
-        """The location of the package; empty if the package comes from an index."""
+        """The location of the package; empty if the package is taken from an index."""
         return _location(asdict(self))
 
 
 class _Metadata(Struct, frozen=True, rename="kebab"):
     """The project's requirements as written in pyproject.toml.
 
-    The markers in `requires_dist` contain the extras.
+    The markers in `requires_dist` include the conditions on extras.
     """
 
     requires_dist: tuple[_Entry, ...] = ()
@@ -249,7 +249,7 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
 
 
 class _UvLockReader:
-    """A reader of a project's uv.lock with the chosen extras and groups."""
+    """A reader of a project's uv.lock, limited to the chosen extras and groups."""
 
     def __init__(
         self, lock: _UvLock, file: str, extras: Sequence[str], groups: Sequence[str]
@@ -293,7 +293,7 @@ class _UvLockReader:
         return f"{self._file}: {escaped(name, 60)}"
 
     def _named_extras(self) -> set[str]:
-        """Return the project's extras that are included by requirements on the project itself."""
+        """Return those extras of the project that its requirements on itself include."""
         extras = set[str]()
         for entry in self._entries:
             parsed = self._parsed(entry) if entry.name == self._root.name else None
@@ -308,10 +308,10 @@ class _UvLockReader:
         return None if marker is None else parse(entry.text(marker), where)
 
     def requirements(self) -> Iterator[Line]:
-        """Yield the project's own requirements, followed by needed packages from other sources.
+        """Yield the project's own requirements, followed by needed packages with a direct source.
 
-        The latter are locked packages that do not come from an index and that the project does not
-        list itself.
+        The latter are locked packages that are not taken from an index and that the project does
+        not list itself.
         """
         locations = set[str]()
         for entry in self._entries:
@@ -325,8 +325,8 @@ class _UvLockReader:
     def _from(self, required: Line, named_location: str = "") -> Iterator[Line]:
         """Yield a requirement once for each source from which the lock takes its package.
 
-        `named_location` is the location stated in the requirement itself. A location in the lock
-        takes precedence, since only the lock has the commit.
+        `named_location` is the location in the requirement itself. A location in the lock takes
+        precedence, since only the lock has the commit.
         """
         forks = self._forks.get(required.name, ())
         locations = [
@@ -432,7 +432,8 @@ _PYLOCK_ITSELF = frozenset({".", "./"})
 def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Read the packages in a pylock.toml; all packages that apply are to be installed.
 
-    `groups` are added to the lock's default groups. Raise `InvalidError` if the lock is invalid.
+    `groups` are selected in addition to the lock's default groups. Raise `InvalidError` if the lock
+    is invalid.
     """
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
@@ -471,10 +472,11 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
 
 
 def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) -> Line | None:
-    """Return a locked package as a requirement, or None if it does not apply.
+    """Return a locked package as a requirement, or None if the package does not apply.
 
     Frameworks, their companions and their libraries are not pinned to the locked version, since
-    their versions depend on the hardware. Notes for the user are appended to `notes`.
+    their versions depend on the hardware. Notes for the user are appended to `notes`. Raise
+    `InvalidError` if the package cannot be used, for example because its version is missing.
     """
     where = f"{file}: {escaped(package.name, 60)}"
     marker = remaining(str(package.marker or ""), chosen, where)
@@ -498,7 +500,7 @@ def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) ->
 
 
 def _pylock_location(package: Package) -> str:
-    """Return the location of a package; empty if it comes from an index."""
+    """Return the location of a package; empty if the package is taken from an index."""
     if package.vcs is not None:
         folder = f"#subdirectory={package.vcs.subdirectory}" if package.vcs.subdirectory else ""
         address = package.vcs.url or package.vcs.path or ""
@@ -519,7 +521,7 @@ def _is_itself(package: Package) -> bool:
 def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Read the requirements in a Pipfile or Pipfile.lock.
 
-    The only group is `dev`. Raise `InvalidError` if the file is invalid.
+    The only available group is `dev`. Raise `InvalidError` if the file is invalid.
     """
     chosen_names("extra", extras, (), file)
     is_lock = file.endswith(".lock")

@@ -106,7 +106,7 @@ def supported() -> str:
 
 
 def form_of(name: str) -> Form | None:
-    """Return the form of a file with this name, or None if such files are not supported."""
+    """Return the form of files with this name, or None if such files are not supported."""
     return next((form for form in FORMS if re.fullmatch(form.pattern, name)), None)
 
 
@@ -129,7 +129,7 @@ def read(
     """Read the requirements in a file; `file` is its path relative to the project.
 
     The requirements of the `extras` and `groups` are added if this kind of file can have them. If
-    the file installs the project itself, the project's own requirements are included. Nothing
+    the file installs the project itself, the project's own requirements are also included. Nothing
     outside the project is read. Raise `InvalidError` if the file is invalid or not supported.
     """
     with recorded() as files:
@@ -152,7 +152,7 @@ def read(
 def _with_own(project: Path, requirements: Listed) -> Listed:
     """Return the requirements in a file, with the project's own requirements added.
 
-    If these cannot be read, a note is added instead.
+    If the project's own requirements cannot be read, a note is added instead.
     """
     for name in OWN:
         if (project / name).is_file():

@@ -47,7 +47,7 @@ class ImageFile(Struct, frozen=True, kw_only=True):
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """The files to copy into an image, and the files left out because they are never copied."""
+    """The files to copy into an image, and the omitted paths, which are never copied."""
 
     files: tuple[ImageFile, ...]
     omitted: tuple[str, ...] = ()
@@ -63,8 +63,8 @@ def collect(
 ) -> Contents:
     """Return the files at or below the given paths in the project.
 
-    Each entry is a path, together with the place that lists the path. `texts` contains files that
-    envbuilder wrote into the project, by path; they are always included.
+    Each entry is a path, together with the location that lists the path. `texts` contains files
+    that envbuilder wrote into the project, by path; these files are always included.
 
     Raise `InvalidError` if a path does not exist or leads out of the project, or if there are too
     many files or too much data. An error about a path says where the path is listed.
@@ -107,8 +107,8 @@ def _require_few(files: Collection[str]) -> None:
 def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterator[Path]:
     """Yield the files at or below a path, except those that are never copied.
 
-    The paths of the latter are appended to `omitted`. Raise `InvalidError` if the path does not
-    exist.
+    The paths of files and folders that are never copied are appended to `omitted`. Raise
+    `InvalidError` if the path does not exist.
     """
     if not os.path.lexists(project / path):
         raise InvalidError(

@@ -1,8 +1,8 @@
 """A common representation of requirements from all kinds of files, with their file and line.
 
 All readers share this module. It reads text files, parses requirements (PEP 508), and handles the
-sources of packages that do not come from an index. The module is long because a requirement has
-many forms, and a reader of one kind of file may meet any of them.
+sources of packages that are not taken from an index. The module is long because a requirement can
+have many forms, and a reader of any kind of file may encounter any of them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Needed(str):
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """The requirements in a file, and the other information about an environment in the file."""
+    """The requirements in a file, and any other information in the file about an environment."""
 
     requirements: tuple[Line, ...] = ()
     constraints: tuple[Line, ...] = ()
@@ -283,7 +283,7 @@ def with_marker(requirement: str, marker: Marker | str | None) -> str:
 
 
 def narrowed(requirement: str, marker: str) -> str:
-    """Add a marker to a requirement. If the requirement has a marker already, both must be true."""
+    """Add a marker to a requirement. If the requirement already has a marker, both must hold."""
     before_marker, _, before = requirement.partition(";")
     before = before.strip()
     if before and marker:
@@ -315,7 +315,7 @@ def _refuse_location(location: str, text: str, where: str) -> NoReturn:
 
 
 def profile_decides(framework: frameworks.Framework) -> str:
-    """Return a message that the profile, not a file, decides where a framework comes from."""
+    """Return a message saying that the profile, not a file, determines a framework's source."""
     return f"the profile decides where {framework.title} comes from"
 
 
@@ -340,10 +340,10 @@ _ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
 
 
 def parse_lenient(text: str, where: str) -> tuple[Line, str]:
-    """Parse a requirement; return it with a note on what was changed or ignored in it.
+    """Parse a requirement; return it with a note on any part that was changed or ignored.
 
-    The requirement may have a source (`name @ git+https://…`). The note is empty if everything is
-    used as written. Raise `InvalidError` if the requirement is invalid.
+    The requirement may have a direct source (`name @ git+https://…`). The note is empty if the
+    requirement is used as written. Raise `InvalidError` if the requirement is invalid.
     """
     if direct := re.match(_DIRECT, text):
         location, marker = split_marker(direct[3])
@@ -376,8 +376,8 @@ def unquoted(text: str) -> str:
 def rename(requirement: Requirement, shown: str) -> list[str]:
     """Replace a misleading package name in a requirement, which is modified in place.
 
-    If only some targets need the package, a marker is added. Return a note on each change. Each
-    note begins with `shown`.
+    If only some targets need the package, a marker is added. Return a list of notes, one for each
+    change. Each note begins with the text in `shown`.
     """
     from packaging.markers import Marker
 
@@ -399,7 +399,7 @@ def rename(requirement: Requirement, shown: str) -> list[str]:
 
 
 def _distribution_of_conda(name: str, shown: str) -> str:
-    """Return the name that a conda package has on the package index.
+    """Return a conda package's name on the package index.
 
     Raise `InvalidError` if no such name is known.
     """
@@ -417,7 +417,7 @@ def _distribution_of_conda(name: str, shown: str) -> str:
 def split_marker(text: str) -> tuple[str, str]:
     """Split the text after `@` in a requirement into the location and the marker.
 
-    The marker keeps its semicolon. It is empty if there is none.
+    The marker keeps its semicolon. If there is no marker, the second string is empty.
     """
     location, *markers = re.split(_MARKER, text.strip(), maxsplit=1)
     return location.strip().strip("\"'"), with_marker("", "".join(markers).strip())
@@ -428,9 +428,9 @@ def sourced(
 ) -> tuple[Line, str]:
     """Return a package from a location as a line, and a note if a different source is used.
 
-    `requirement` is the name of the package, optionally with extras and a marker. `text` is the
-    original line, for use in messages. Relative paths are relative to `folder`. Credentials in a
-    git URL are removed. Raise `InvalidError` for a location that cannot be locked.
+    `requirement` is the name of the package, optionally followed by extras and a marker. `text` is
+    the original line, for use in messages. Relative paths in `location` are relative to `folder`.
+    Credentials in a git URL are removed. Raise `InvalidError` for a location that cannot be locked.
     """
     require_public(location, where)
     required = line(parse(requirement, where), where)
@@ -502,7 +502,7 @@ def require_public(location: str, where: str) -> None:
 
 
 def url_path(location: str) -> str:
-    """Return the decoded path of a URL, or a plain path as it is; empty if the URL is invalid."""
+    """Return the decoded path of a URL, or a plain path unchanged; empty if the URL is invalid."""
     try:
         return unquote(urlsplit(location).path)
     except ValueError:
@@ -510,7 +510,7 @@ def url_path(location: str) -> str:
 
 
 def of_file(location: str) -> tuple[str, str]:
-    """Return the package name and version from the file name in a location.
+    """Return the package name and version contained in the file name of a location.
 
     Both are empty if the file is not a wheel or source archive with a valid name.
     """
@@ -567,9 +567,9 @@ def _source(location: str, shown: str, folder: str) -> str:
 
 
 def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
-    """Parse the value of `requires-python`, which may be empty.
+    """Parse the value of `requires-python`, which may be an empty string.
 
-    Return the range of versions as a single line, or no line for an empty value. Raise
+    Return the range of versions as a single line, or no line if the value is empty. Raise
     `InvalidError` if the value is not a range of versions.
     """
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -585,7 +585,7 @@ def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
 
 
 def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Parse uv's constraints or overrides, and return the usable ones and a note on the others.
+    """Parse uv's constraints or overrides; return the usable lines and a note about the others.
 
     `kind` is `constraint` or `override`. Lines about the framework are ignored without a note,
     because the profile decides which build and release are used.
@@ -610,10 +610,10 @@ def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...],
 
 
 def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:
-    """Replace or remove packages that are made for hardware other than a profile's.
+    """Replace or remove packages that are made for hardware other than the profile's.
 
-    Return the remaining lines, and a note on each package that was replaced or removed. The pinned
-    release may not exist for a replacement, so the line for a replacement also allows later
+    Return the remaining lines, and a note about each package that was replaced or removed. The
+    pinned release may not exist for the replacement package, so its line also allows later
     releases.
     """
     result = []

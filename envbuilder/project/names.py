@@ -1,4 +1,4 @@
-"""Recognize packages under other names: conda's names, module names and misspelled names.
+"""Recognize packages by other names: conda's names, module names and misspelled names.
 
 The tables and their sources are in `profiles/names/`.
 """
@@ -85,7 +85,7 @@ _conda = cache(partial(table, "conda.yaml", _Conda))
 
 
 def _listed(file: str) -> list[str]:
-    """Return the lines of a table of names, excluding comments."""
+    """Return the lines of a file in `profiles/names/`, excluding comments."""
     text = files.read_text(resources.profiles_dir() / "names" / file)
     return [line for line in text.splitlines() if not line.startswith("#")]
 
@@ -133,8 +133,8 @@ def distribution_of(name: str) -> str:
 def distributions_of(name: str) -> tuple[str, ...]:
     """Return the package index names of the Python packages in a conda package.
 
-    The names come only from tables. An equal name proves nothing, since a conda program may have
-    the same name as an unrelated package on the index.
+    The names come only from tables. A package of the same name on the index proves nothing, since a
+    conda program may have the same name as an unrelated package there.
     """
     names = _conda()
     if frameworks.is_conda_runtime(name):
@@ -153,7 +153,7 @@ def debian_package(name: str) -> str:
 
 
 def is_conda_library(name: str) -> bool:
-    """Return whether a conda package is only ever listed as a dependency of other packages."""
+    """Return whether a conda package is listed only because other packages depend on it."""
     names = _conda()
     if name in names.libraries:
         return True
@@ -165,14 +165,14 @@ def is_conda_library(name: str) -> bool:
 
 
 def alias_of(name: str) -> str:
-    """Return the package that users mean by a name, which usually is the package of that name."""
+    """Return the package that users mean by a name, usually the package with that same name."""
     return _imports().meant.get(name, name)
 
 
 def needed_where(name: str) -> tuple[str, str]:
-    """Return the marker for a package that only a few targets need, and a note about it.
+    """Return the marker that limits a package to the targets that need it, and a note about why.
 
-    Both are empty for all other packages.
+    Both are empty for a package without such a limit.
     """
     for limited in _imports().limited:
         if name in limited.names:
@@ -228,7 +228,7 @@ def _nearly(name: str, other: str) -> bool:
 
 
 def nearest(name: str) -> str:
-    """Return the package that a user probably meant by a name that no index has.
+    """Return the package that a user probably meant by a name that is not on any index.
 
     Return an empty string if no such package is known.
     """

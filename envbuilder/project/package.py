@@ -1,8 +1,8 @@
 """The project itself as a package: its name, the folders of its modules, and its commands.
 
-The values come from pyproject.toml, setup.cfg and setup.py. No code in these files is run. From
+The values come from pyproject.toml, setup.cfg and setup.py. No code in these files is run: from
 setup.py, only literals in its syntax tree are used. If several files specify the same value, the
-first file in this order is used.
+file that comes first in the order above is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> list[tuple[str, ...]]:
-        """The arguments of `python` that start each of the package's commands."""
+        """The arguments for `python` that start each of the package's commands."""
         return [("-m", target.partition(":")[0]) for target in self.commands.values()]
 
     @property

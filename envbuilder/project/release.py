@@ -48,7 +48,7 @@ _LOCAL = re.compile(r"\+[a-z0-9.]+")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The releases of the framework and the Python versions that a project allows."""
+    """The framework releases and the Python versions that a project allows."""
 
     framework: types.Framework
     lines: tuple[Line, ...]
@@ -70,7 +70,10 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """The constraints on the framework and its companion packages, without any builds."""
+        """The version constraints on the framework and its companion packages.
+
+        Builds such as `+cu124` are removed from the constraints.
+        """
         result = []
         for line in self.lines:
             marker, versions = _parsed(line)
@@ -102,8 +105,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     def conflict_with(self, profile: Profile, chosen: Chosen) -> str:
         """Return the reason why a profile cannot use a release, or an empty string if it can.
 
-        Either a limit excludes the release, or the project allows none of the Python versions that
-        the profile has for it.
+        The reason is either that a limit excludes the release, or that the project allows none of
+        the Python versions that the profile has for the release.
         """
         if line := self.obstacle(chosen):
             return f"{line.where} asks for {line.text}"
@@ -132,8 +135,8 @@ def _goes_with(
 ) -> bool:
     """Return whether the requested version of a companion package fits a framework release.
 
-    For each release, the table of releases has one version of the companion, a range of versions,
-    or neither. If it has neither, versions that belong to other releases do not fit.
+    For each release, the table of releases lists one version of the companion, a range of versions,
+    or neither. If it lists neither, versions that belong to other releases do not fit.
     """
     from packaging.version import Version
 
@@ -184,7 +187,7 @@ def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
 
 
 def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
-    """Return the Python versions for which all limits allow at least one patch release."""
+    """Return the Python versions of which each limit allows at least one patch release."""
     return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
 
 
@@ -281,7 +284,7 @@ def _minor(python: str) -> int:
 
 
 def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Chosen:
-    """Return a release with only its builds for the CUDA version that packages in `lines` need.
+    """Return a release limited to its builds for the CUDA version that packages in `lines` need.
 
     Return `chosen` unchanged if there are no such builds.
     """
@@ -294,10 +297,10 @@ def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Cho
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
     """Return the base image for each Python version, omitting versions that cannot have one.
 
-    For a Python version without its own base image, this is the profile's default base image with
-    the interpreter in the lock. If `managed` is set, the interpreter in the lock is used for every
-    version. A profile with pinned wheels has base images only for the Python versions that it
-    lists.
+    A Python version without a base image of its own gets the profile's default base image, to which
+    the interpreter in the lock is added. If `managed` is set, the interpreter in the lock is used
+    for every version. A profile with pinned wheels has base images only for the Python versions
+    that it lists.
     """
     others = profile.builds and not profile.debian_base
     usual = profile.base.get(profile.image_python) if others else None
@@ -340,11 +343,12 @@ def decide(
     locked: Callable[[Profile], Decided | None],
     offered: Offered,
 ) -> dict[str, Decision]:
-    """Choose the release and the Python version for each profile, by profile name.
+    """Choose the release and the Python version for each profile.
 
-    Profiles without an allowed release are omitted. All profiles must have builds to choose from.
-    `locked` returns the decision in a profile's lock, which is kept as long as it is valid.
-    `offered` returns the Python versions for which the hash of a build's wheel is available.
+    Return the decisions by profile name, omitting profiles without an allowed release. All profiles
+    must have builds to choose from. `locked` returns the decision in a profile's lock, which is
+    kept as long as it is valid. `offered` returns the Python versions for which the hash of a
+    build's wheel is available.
     """
     decided = dict[str, Decision]()
     options = list[_Options]()

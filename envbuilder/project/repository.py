@@ -104,10 +104,10 @@ def last_commit(folder: Path) -> date | None:
 
 
 class InstallHints(Struct, kw_only=True):
-    """Packages that commands in a repository's documentation and scripts install.
+    """The packages that a repository's documentation and scripts say to install.
 
-    They are in the order of the commands, each with the place of its command. The commands may
-    never have been tested.
+    The packages are in the order of the commands that install them, each with the place of its
+    command. The commands may never have been tested.
     """
 
     files: dict[str, str] = {}
@@ -430,9 +430,9 @@ class _Taker:
             self.hints.requirements.setdefault(text, where)
 
     def _take_folder(self, text: str) -> None:
-        """Add the package in a folder, which may be the repository itself.
+        """Record that a command installs the package in a folder.
 
-        Extras in brackets may follow the path in `text`.
+        The folder may be the repository itself. Extras in brackets may follow the path in `text`.
         """
         folder, bracket, extras = text.partition("[")
         path = self._path(folder)
@@ -454,6 +454,6 @@ class _Taker:
                 self.hints.chosen[name] = self._command.where
 
     def _note(self, text: str) -> None:
-        """Add a line to the recipe if the current command belongs to it and is for all users."""
+        """Add a line to the recipe if the current command is part of the recipe for all users."""
         if self._is_recipe and not _ON_CONDITION.search(self._command.beside):
             self.hints.recipe.setdefault(text, self._command.where)

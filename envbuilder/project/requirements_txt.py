@@ -90,7 +90,7 @@ def read_requirements_txt(project: Path, file: str) -> Listed:
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
     """Read requirements from lines in pip's format that another kind of file contains.
 
-    Each item of `lines` is the place of a line, for use in messages, and its text.
+    Each item of `lines` is a pair of the line's place, for use in messages, and the line's text.
     """
     reader = _Reader(project)
     reader.take(file, lines, constrains=False)
@@ -215,10 +215,11 @@ class _Reader:
             self._requirements.append(required)
 
     def _located(self, file: str, text: str, where: str) -> tuple[Line | None, str]:
-        """Parse a requirement that consists only of a location, and return it with a note.
+        """Parse a requirement that is only a location, such as a URL or path.
 
-        The note may be empty. The requirement is None if the location is the project itself. Raise
-        `InvalidError` if no package name can be determined from the location.
+        Return the requirement and a note, which may be empty. The requirement is None if the
+        location is the project itself. Raise `InvalidError` if no package name can be determined
+        from the location.
         """
         location, marker = split_marker(text)
         location = re.sub(r"\A(git\+)?git@", "git+ssh://git@", location)
@@ -258,10 +259,11 @@ class _Reader:
         return required, other or note
 
     def _existing(self, file: str, path: str) -> str:
-        """Return a local path named in `file`, converted to a path relative to the project.
+        """Convert a local path that `file` contains to a path relative to the project.
 
-        pip resolves such paths from the current folder, and uv from the folder of the file. The
-        first path that exists is used.
+        pip resolves such a path relative to the current folder, and uv relative to the folder of
+        the file. Return the first of these paths that exists in the project. If neither exists,
+        return the path as pip resolves it.
         """
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
         for candidate in (posixpath.normpath(path), beside):

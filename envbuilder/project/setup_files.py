@@ -81,7 +81,7 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
 def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Read the requirements in a pyproject.toml, including those that are in other files.
 
-    The other files are the requirements files that pyproject.toml names or, if there are none,
+    The other files are the requirements files that pyproject.toml refers to or, if there are none,
     setup.py or setup.cfg. Raise `InvalidError` if a file is invalid.
     """
     text = read_text(project, file)
@@ -107,10 +107,10 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
 def _dynamic_lines(
     tables: Pyproject, file: str, extras: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield a line for pip, preceded by its place, for each requirements file in a pyproject.toml.
+    """Yield a place and a line for pip for each requirements file that a pyproject.toml lists.
 
-    The line tells pip to read the requirements file, and the place says where pyproject.toml names
-    the file.
+    The line tells pip to read the requirements file, and the place says where pyproject.toml lists
+    that file.
     """
     dynamic = tables.tool.setuptools.dynamic
     hooks = mapping(mapping(tables.tool.hatch.get("metadata")).get("hooks"))
@@ -229,7 +229,7 @@ A value is a `Text`, a `FileReference`, an `Unknown`, a function, or a list or d
 
 
 class StaticReader:
-    """Evaluator of the statements in a Python file, which never runs any of them."""
+    """Evaluator that determines the values in a Python file without running any of its code."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -424,7 +424,7 @@ def _calls(names: Collection[str], nodes: Iterable[ast.AST]) -> list[ast.Call]:
 
 
 def _forget(statement: ast.stmt, names: Names) -> None:
-    """Mark values as unknown if a statement may assign them or append to them."""
+    """Mark values in `names` as unknown if a statement may assign or append to them."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             value = names.get(node.id)
@@ -457,7 +457,10 @@ def _file(value: Any, node: ast.expr) -> FileReference | Unknown:
 
 
 def _path(name: str, parts: Sequence[Any], node: ast.expr) -> Text | Unknown:
-    """Return the result of a path function, or `Unknown` if it cannot be determined."""
+    """Return the result of a path function such as `dirname`.
+
+    Return `Unknown` if the result cannot be determined.
+    """
     is_parent = name == "dirname"
     if not (is_parent or name in _JOINING) or not all(isinstance(part, Text) for part in parts):
         return Unknown(node.lineno)
@@ -487,7 +490,10 @@ def text_of(value: Any) -> str:
 
 
 def read_python(project: Path, file: str) -> StaticReader:
-    """Evaluate a Python file in a project; raise `InvalidError` if the file cannot be read."""
+    """Evaluate a Python file in a project, and return the reader with the values.
+
+    Raise `InvalidError` if the file cannot be read.
+    """
     text = read_text(project, file, _LARGEST)
     reader = StaticReader(file)
     try:
@@ -504,7 +510,7 @@ def read_python(project: Path, file: str) -> StaticReader:
 
 
 def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
-    """Return the values in a setup.py. Of its extras, only the chosen ones are included."""
+    """Return the values in a setup.py, including only the chosen ones of its extras."""
     reader = read_python(project, file)
     keywords = reader.setup
     if keywords is None:

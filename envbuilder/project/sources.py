@@ -1,4 +1,4 @@
-"""Collect the sources of a project's packages that do not come from an index."""
+"""Collect the sources of packages that a project does not take from an index, such as URLs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, ...]:
-    """Return the sources that the lines specify, without duplicates.
+    """Return the direct sources that the lines specify, such as URLs, without duplicates.
 
     Packages in `excluded` are skipped. Raise `InvalidError` if a package has two sources on the
     same platform and Python version.
@@ -49,7 +49,7 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
 
 
 def with_digests(resolution: Resolution, project: Path) -> Resolution:
-    """Return a copy of a resolution with the digest of each source that is a folder."""
+    """Return a copy of a resolution with the digests of all sources that are folders added."""
     sources = (replace(source, digest=_digest(project, source)) for source in resolution.sources)
     return replace(resolution, sources=tuple(sources))
 

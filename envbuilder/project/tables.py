@@ -95,7 +95,7 @@ def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file
 
 
 def is_itself(parsed: Requirement, project: str, where: str) -> bool:
-    """Return whether a requirement names the project itself, in order to include its extras.
+    """Return whether a requirement refers to the project itself, in order to include its extras.
 
     Raise `InvalidError` if such a requirement has a marker.
     """
@@ -343,9 +343,9 @@ def _required(
 
 
 def _lines_of(text: str) -> dict[str, str]:
-    """Return the line number of each quoted string in the form `:3`.
+    """Return the line number of each quoted string, formatted like `:3`.
 
-    The number is omitted, leaving an empty string, if the quoted string occurs more than once.
+    The number is replaced with an empty string if the quoted string occurs more than once.
     """
     lines = dict[str, str]()
     for number, content in enumerate(text.split("\n"), 1):
@@ -356,7 +356,10 @@ def _lines_of(text: str) -> dict[str, str]:
 
 
 def _is_for(source: dict[str, Any], kind: str, name: str) -> bool:
-    """Return whether a source applies to the extra or group with the given kind and name."""
+    """Return whether an entry of `tool.uv.sources` applies to the given extra or group.
+
+    `kind` says whether `name` is the name of an extra or of a group.
+    """
     for key in ("extra", "group"):
         if key in source and (key, types.canonical(str(source[key]))) != (kind, name):
             return False
@@ -371,10 +374,10 @@ def _from_sources(
     folder: str,
     members: Sequence[str],
 ) -> Iterator[tuple[Line, str]]:
-    """Yield a requirement with each of its sources in `tool.uv.sources`, together with a note.
+    """Yield a requirement once for each of its sources in `tool.uv.sources`, each time with a note.
 
     If no source applies to all targets, the requirement is also yielded without a source. On
-    targets for which none of the markers is true, the package then comes from an index.
+    targets for which none of the markers is true, the package is then taken from an index.
     """
     everywhere = False
     for table in tables:
@@ -463,7 +466,7 @@ def _clause(text: str) -> str:
 def translated(
     name: str, value: Any, where: str, folder: str = "", extra: str = ""
 ) -> Iterator[tuple[Line, str]]:
-    """Convert an entry of another tool's table, and yield the requirements that result, with notes.
+    """Convert an entry of another tool's table to requirements, and yield each with a note.
 
     If `value` is a list, each of its items results in one requirement. Relative paths are relative
     to `folder`. `extra` is a marker that is added to each requirement. Raise `InvalidError` if an
@@ -520,7 +523,7 @@ _KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
 
 
 def lines_of_keys(text: str) -> dict[str, str]:
-    """Return the number of the line that first sets each key in a TOML document, such as `:3`."""
+    """Return the line number at which each key in a TOML document is first set, like `:3`."""
     lines: dict[str, str] = {}
     number = 1
     end = 0

@@ -77,12 +77,13 @@ class ProjectProfiles:
         loaded: dict[str, Profile] | None = None,
         read: environments.Read | None = None,
     ) -> None:
-        """Prepare the variants of an environment, whose files are read only when they are needed.
+        """Prepare the variants of an environment.
 
-        `has_folders` says whether the folders of the project's sources exist, which is not the case
-        in a bundle. `loaded` contains the profiles that were already read from `folders`, by name.
-        `read` is the function that reads the requirements in a file, by default `forms.read`. Raise
-        `InvalidError` if the environment does not exist.
+        The environment's files are not read until they are needed. `has_folders` says whether the
+        folders of the project's sources exist, which is not the case in a bundle. `loaded` contains
+        the profiles that were already read from `folders`, by name. `read` is the function that
+        reads the requirements in a file, by default `forms.read`. Raise `InvalidError` if the
+        environment does not exist.
         """
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
@@ -111,9 +112,9 @@ class ProjectProfiles:
         return tuple(filterfalse(self._is_twin, profile_files.names(folders)))
 
     def _is_twin(self, name: str) -> bool:
-        """Return whether a profile for older GPUs only offers builds that the main one has.
+        """Return whether a profile for older GPUs has no builds that its main profile lacks.
 
-        The main profile is the one that the profile for older GPUs is derived from.
+        The main profile is the one from which the profile for older GPUs is derived.
         """
         gpu = variant_of(name)
         if gpu is None:
@@ -143,9 +144,10 @@ class ProjectProfiles:
         return self._profiles[name]
 
     def alias_of(self, name: str) -> str:
-        """Return the profile for a kind of hardware and the project's framework.
+        """Return the name of the profile for a kind of hardware and the project's framework.
 
-        For example, return `jax-cuda` for `cuda` if the project uses JAX.
+        For example, return `jax-cuda` for `cuda` if the project uses JAX. Return `name` unchanged
+        if there is no such profile.
         """
         other = f"{self.framework[0]}-{name}"
         return other if other in profile_files.names(self._folders) else name
@@ -336,10 +338,10 @@ def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProf
 def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
     """Return a project's framework, and the reason why it was chosen.
 
-    The reason is empty if the default framework is used. If the project's file names a framework,
-    that framework is used, and all others are treated as ordinary packages. Otherwise, a framework
-    that is itself required takes precedence over packages that use a framework. Raise
-    `InvalidError` if several frameworks are required and the file names none.
+    The reason is empty if the default framework is used. If the project's file specifies a
+    framework, that framework is used, and all others are treated as ordinary packages. Otherwise, a
+    framework that is itself required takes precedence over packages that use a framework. Raise
+    `InvalidError` if several frameworks are required and the file specifies none.
     """
     if definition.framework:
         return definition.framework, f"{PROJECT_FILE} names it"

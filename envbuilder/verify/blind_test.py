@@ -174,8 +174,8 @@ class BlindTest:
 def problem(score: Score, last: Epoch, gates: Gates) -> str:
     """Return the problem with a blind test's score, or an empty string if there is none.
 
-    The accuracy and the losses must satisfy the gates, and the accuracy must agree with the one
-    reported for the last epoch.
+    The accuracy and the losses must satisfy the gates, and the accuracy must agree with the
+    accuracy that the payload reported for the last epoch.
     """
     summary = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
     reported = last.accuracy or 0.0

@@ -1,8 +1,9 @@
-"""Verify several devices (`verify --devices`): train on each alone, then on all in data parallel.
+"""Verify several devices (`verify --devices`): train on each one alone, then on all together.
 
-The payload (`payload.parallel`) runs the training and checks the results, so that both work in the
-same way in a container, a native environment and an external interpreter. This module starts the
-payload, validates its report, and merges it into the verification report.
+The joint training is data-parallel. The payload (`payload.parallel`) runs the training and checks
+the results, so that both work in the same way in a container, a native environment and an external
+interpreter. This module starts the payload, validates its report, and merges it into the
+verification report.
 """
 
 from __future__ import annotations
@@ -29,10 +30,7 @@ on its own, and `REQUIRED_TOGETHER` for all devices together."""
 
 
 def require(devices: str | None, accelerator: str) -> None:
-    """Check that `--devices` is well-formed and possible on this accelerator.
-
-    Raise `InvalidError` if it is not.
-    """
+    """Raise `InvalidError` if `--devices` is malformed or not possible on this accelerator."""
     if devices is None:
         return
     try:
@@ -129,8 +127,8 @@ def measure(
 def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scaling:
     """Return the payload's multi-device report as typed data.
 
-    Raise `VerifyError` if the report is invalid. Also raise it if the report claims success without
-    a required check, or on devices other than those `requested`.
+    Raise `VerifyError` if the report is invalid, or if it claims success although a required check
+    is missing or the devices differ from those in `requested`.
     """
     scaling = model.check_scaling(report)
     if scaling.status == "passed":

@@ -60,8 +60,8 @@ so its measurements prove nothing."""
 class Timeline:
     """The arrival times of the payload's phases, and the scheduling delays of this process.
 
-    While a timeline is used as a context manager, it samples the delays in a thread. If they were
-    ignored, a busy machine could look like an environment whose clock is wrong.
+    While a timeline is used as a context manager, it samples the delays in a thread. If the delays
+    were ignored, a busy machine could look like an environment whose clock is wrong.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Timeline:
     def arrived(self, phase: str, now: float | None = None) -> None:
         """Record when a phase began; ignore later events of the same phase.
 
-        `now` is a time of `time.monotonic`, by default the current one.
+        `now` is a value of `time.monotonic()`, and defaults to the current one.
         """
         if len(self._arrivals) < _MOST_PHASES and len(phase) <= _LONGEST_NAME:
             self._arrivals.setdefault(phase, time.monotonic() if now is None else now)
@@ -166,8 +166,8 @@ def new_run_id() -> str:
 def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
     """Return the payload's command-line arguments.
 
-    `paths` maps the names of shared folders to their paths as the payload sees them. If it has no
-    path for `questions`, there is no blind test.
+    `paths` maps the names of shared folders to their paths as the payload sees them. If `paths`
+    does not contain `questions`, there is no blind test.
     """
     expects = job.expects
     small = job.quick or job.dataset.subset
@@ -281,10 +281,10 @@ def examine(
 ) -> dict[str, Any]:
     """Run a verification, and return the payload's report with the blind test's score added.
 
-    `start` runs the payload, which trains and answers the blind test, and `selection` contains
-    additional arguments for it. The training steps that the payload recorded are then repeated in
-    this process. If a step is wrong, the report is marked as failed. Raise `VerifyError` in the
-    same cases as `run_payload`, or if a recorded step cannot be checked.
+    `start` runs the payload, which trains the network and answers the blind test. `selection`
+    contains additional arguments for the payload. The training steps that the payload recorded are
+    then repeated in this process. If a step is wrong, the report is marked as failed. Raise
+    `VerifyError` in the same cases as `run_payload`, or if a recorded step cannot be checked.
     """
     # Loaded in this process, too, because the report's figures on the data are checked against it.
     data = load(job.dataset.folder, job.dataset.name)
@@ -333,7 +333,7 @@ def run_payload(
     """Run the payload through `start`, and return its report.
 
     `run_id` is the ID that `start` passes to the payload. Raise `VerifyError` if the payload was
-    killed, timed out or ended without a valid report. Also raise it if the payload reported
+    killed, timed out or exited without a valid report. Also raise it if the payload reported
     success, but the request, the time measured in this process, or the score of the blind test
     contradicts the report.
     """
@@ -411,7 +411,10 @@ def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, An
 
 
 def _incomplete(measured: model.Measured) -> str:
-    """Return why a genuine payload cannot have written this passing report, or an empty string."""
+    """Return why a genuine payload cannot have written this passing report.
+
+    Return an empty string if no reason was found.
+    """
     lacking = model.absent((*REQUIRED, BLIND_TEST, STEP), measured.checks)
     if lacking:
         return f"without these checks: {', '.join(lacking)}"
@@ -428,11 +431,11 @@ def follow(
     log: Path,
     run_id: str,
 ) -> tuple[Completed, Any, str]:
-    """Run the payload, and follow its events until it ends.
+    """Run the payload, and follow its events until it exits.
 
-    Return the ended process, the report (which has not been checked), and a hint that says where
-    the log is. Raise `VerifyError` if the payload was killed, timed out, or ended without a report
-    that belongs to this run.
+    Return the completed process, the report (which has not been checked), and a hint that says
+    where the log is. Raise `VerifyError` if the payload was killed, timed out, or exited without a
+    report that belongs to this run.
     """
     try:
         done = start(events.line)
@@ -459,9 +462,9 @@ def require_agreement(done: Completed, status: str, hint: str) -> None:
 
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
-    """Return a failed report that states the error.
+    """Return a failed report that contains the error message.
 
-    It replaces the report of a run that ended without a trustworthy one.
+    This report is used if a run did not produce a trustworthy one.
     """
     detail = printable(error.message)
     return {

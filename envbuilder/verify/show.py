@@ -307,7 +307,7 @@ _PATHS = {
 
 
 def bandwidths(measurements: Measurements) -> Iterator[Fact]:
-    """Yield the bandwidths of memory and of copies, without those that were not measured."""
+    """Yield the bandwidths of memory and of copies, as far as they were measured."""
     for key, label in _PATHS.items():
         if value := getattr(measurements.bandwidth, key, None):
             yield Fact(label, rate(value, "B/s"))
@@ -448,11 +448,11 @@ def print_verdict(report: Report, console: Any) -> None:
 
 
 def as_found(report: Report) -> str:
-    """Return a note that names the caller's variables which determined what code ran.
+    """Return a note that lists the caller's variables that determined what code ran.
 
-    If a passed report does not state where its code came from, the note says so. The note is empty
-    if the payload was isolated from these variables, and for all other reports that do not state
-    them.
+    If the report of a passed verification does not say where its code came from, the note says so.
+    The note is empty if the payload was isolated from the caller's variables, or if the
+    verification did not pass and its report does not contain them.
     """
     if report.origins is None and report.status == "passed":
         return "as found: the report does not state where its code came from"
@@ -490,8 +490,8 @@ _ABOUT = ("machine", "profile", "backend", "framework", "report", "date")
 def headline(report: Report) -> str:
     """Return a one-line summary of a report.
 
-    If the verification passed, the line states the device that did the work, the duration of the
-    last epoch, and the accuracy. Otherwise, it states the profile and the requested device.
+    If the verification passed, the line gives the device that did the work, the duration of the
+    last epoch, and the accuracy. Otherwise, it gives the profile and the requested device.
     """
     if report.status != "passed":
         return printable(f"profile {report.profile or '-'} on {report.device.requested}")

@@ -286,8 +286,8 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
 def require_built(image: Path, labels: Mapping[str, str], profile: str, locked: str) -> str:
     """Check that an image was built from the profile and its lock, and return its fingerprint.
 
-    `locked` is the digest of the lock. Raise `InvalidError` if the image has no valid labels of
-    envbuilder, or if they name another profile or lock.
+    `locked` is the digest of the lock. Raise `InvalidError` if the image lacks valid envbuilder
+    labels, or if the labels specify another profile or lock.
     """
     stated = {key: labels.get(LABEL + key, "") for key in ("fingerprint", "profile", "lock")}
     again = Hint(
@@ -322,7 +322,7 @@ def sif_execution(
 ) -> apptainer.Execution:
     """Return the Apptainer execution that runs the payload in an image.
 
-    `chosen` holds the variables that select GPUs. The payload of this version of envbuilder
+    `chosen` contains the variables that select GPUs. The payload of this version of envbuilder
     replaces the one in the image.
     """
     payload = scratch / "payload.pyz"

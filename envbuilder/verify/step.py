@@ -165,7 +165,7 @@ def prove(
     expects: Expected,
     progress: Progress,
 ) -> Proof:
-    """Repeat the recorded training steps and the last answers, and compare the results.
+    """Repeat the recorded training steps and the blind test's answers, and compare the results.
 
     `split` contains the training images. Return the errors, and the problem if there is one. Raise
     `VerifyError` if a recorded file is missing, damaged or of the wrong size.
@@ -312,10 +312,11 @@ def _repeat(record: _Record, number: int, enough: float) -> tuple[Repeated, str,
 
 
 def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the subsets of the units that may be on either side of zero, smaller subsets first.
+    """Yield all subsets of `near`, starting with the smaller ones.
 
-    If there are more than `_MOST_NEAR` such units, as in a network of zeros, there are too many
-    subsets, and only the empty one is yielded.
+    `near` contains the units that may be on either side of zero. If there are more than
+    `_MOST_NEAR` of them, for example because all weights of the network are zero, there are too
+    many subsets, and only the empty one is yielded.
     """
     for count in range(len(near) + 1 if len(near) <= _MOST_NEAR else 1):
         yield from combinations(near, count)
@@ -352,7 +353,7 @@ def _worst(
 
 
 def _finite(error: float) -> float:
-    """Return the error limited to 1e9, so that a report can state it.
+    """Return the error limited to 1e9, so that it can be stored in a report.
 
     NaN is replaced by 1e9.
     """
@@ -418,7 +419,7 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
 def _by_chance(events: Any, probability: float) -> bool:
     """Return whether chance can explain the observed share of true events.
 
-    It can if the share is within `_SIGMAS` standard deviations of `probability`.
+    Chance can explain the share if it is within `_SIGMAS` standard deviations of `probability`.
     """
     deviation = math.sqrt(probability * (1 - probability) / max(events.size, 1))
     return not events.size or bool(abs(events.mean() - probability) <= _SIGMAS * deviation)
@@ -483,7 +484,7 @@ class _Record:
             yield name, (value, squares, changes)
 
     def _arranged(self, name: str, values: Any) -> Any:
-        """Return a recorded parameter, rearranged to have the shape stated by `model`."""
+        """Return a recorded parameter, rearranged to have the shape specified in `model`."""
         shape = _shape(name)
         if not self._rows_first or len(shape) == 1:
             return values.reshape(shape)

@@ -70,10 +70,10 @@ class Setting(Struct, frozen=True, kw_only=True):
     """A candidate setting: variables and arguments for the payload's `trial`.
 
     A variable with an empty value is removed. At most one setting per group is selected. `effect`
-    contains the values that the trial must report; if it reports others, the setting did not take
-    effect. `advice` says how to apply the setting, `keys` are the profile keys that apply it, and
-    `caution` says where it must not be used. Settings that use another precision or batch size are
-    reported as well, although they change the workload.
+    contains the values that the trial must report; if the trial reports other values, the setting
+    did not take effect. `advice` says how to apply the setting, `keys` are the profile keys that
+    apply it, and `caution` says where it must not be used. Settings that use another precision or
+    batch size are reported as well, although they change the workload.
     """
 
     name: str
@@ -271,7 +271,7 @@ class Pair(Struct, frozen=True, kw_only=True):
 
     @property
     def disturbance(self) -> str:
-        """How other work disturbed one of the two trials; empty if none was disturbed."""
+        """The way other work disturbed one of the two trials; empty if neither was disturbed."""
         trials = (self.baseline.contention, self.candidate.contention)
         return next(filter(None, (speed.busy(facts) for facts in trials if facts)), "")
 
@@ -360,7 +360,7 @@ def judge(
 
 
 def winners(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the best helpful setting of each group, the most effective first."""
+    """Return the best helpful setting of each group, with the most effective one first."""
     best: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda f: f.gain or 0.0, reverse=True):
         if finding.verdict == "helps":

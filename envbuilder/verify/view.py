@@ -38,7 +38,7 @@ class Word(Struct, frozen=True):
 class Fact(Struct, frozen=True):
     """A labeled value, with an optional note and an optional doubt about the value.
 
-    Both are shown next to the value, and the doubt is highlighted.
+    The note and the doubt are shown next to the value, and the doubt is highlighted.
     """
 
     label: str

@@ -1,7 +1,7 @@
 """Judge a watched command: whether its work was on the device, and how much time was lost.
 
-The code has no side effects. The statements in a signed report follow from this judgment: what ran
-on which device, and what the report does not prove.
+The code has no side effects. A signed report says what ran on which device, and what the report
+does not prove. These statements follow from this judgment.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Rule = Callable[[Run], Iterator[Finding]]
 
 
 def judged(watched: Watched) -> Watched:
-    """Return the report with its verdict and its findings.
+    """Return a copy of the report with its verdict and its findings added.
 
     The findings are sorted by lost time, largest first. A finding is omitted if another finding
     explains it.
@@ -62,8 +62,8 @@ def judged(watched: Watched) -> Watched:
 def _run(watched: Watched) -> Run:
     """Convert a watched command to the form that the rules judge.
 
-    The results of its training processes are averaged. Each process is weighted by its matrix work
-    if the work of all processes is known, and otherwise by its duration.
+    The results of the command's training processes are averaged. Each process is weighted by its
+    matrix work if the work of all processes is known, and otherwise by its duration.
     """
     requested = clipped(watched.requested, NAME)
     weighed = _weighed(watched)
@@ -157,7 +157,7 @@ def another_environment(watched: Watched) -> str:
 
 
 def environment(watched: Watched) -> str:
-    """Return a text that says in which environment the training ran."""
+    """Return a description of the environment in which the training ran."""
     other = another_environment(watched)
     if other:
         return f"Another environment: {other}"
@@ -185,7 +185,7 @@ def speed(watched: Watched) -> tuple[float, str] | None:
 
 
 def device(watched: Watched) -> str:
-    """Return the title and the name of the device that did most of the work.
+    """Return a text with the title and the name of the device that did most of the work.
 
     Return `unknown` if neither work nor parameters were observed.
     """
@@ -204,7 +204,10 @@ def dtype(watched: Watched) -> str:
 
 
 def framework(watched: Watched) -> str:
-    """Return the name and version of the framework that trained, or "" if none was observed."""
+    """Return the name and version of the framework that did the training.
+
+    Return "" if no training was observed.
+    """
     for process in training(watched):
         return printable(f"{process.framework} {process.version}", NAME)
     return ""
@@ -253,8 +256,8 @@ def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
 def _idle_ranks(run: Run) -> Iterator[Finding]:
     """Yield a finding if some ranks took fewer steps than the others.
 
-    The evidence is the number of steps of each rank. A rank that takes no steps, or whose model has
-    other tensors, is assumed to have a different role, such as an actor alongside a learner.
+    The evidence is the number of steps of each rank. A rank is assumed to have a different role,
+    such as an actor alongside a learner, if it takes no steps or if its model has other tensors.
     """
     # A rank's own children inherit its number, and do less than it.
     ordered = sorted(run.watched.processes, key=lambda p: (p.steps or 0, p.seconds))

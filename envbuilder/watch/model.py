@@ -1,9 +1,9 @@
 """The data of a watched training run, in the form in which it is stored.
 
-Each process of the command that imports a framework writes an `Observed`. Together with the
-command, its location and the machine's own counters, these make up a `Watched`, which is the stored
-report. Both types are validated on reading. They are untrusted, because the script could have
-written them. Therefore, the size of every number and string is limited here.
+Each process of the command that imports a framework writes an `Observed`. These objects, the
+command, its location and the machine's own counters make up a `Watched`, which is the stored
+report. Both types are validated when they are read. They are untrusted, because the script could
+have written them. Therefore, this module limits the size of every number and string.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
     An example of an operator is `aten::addmm`. `flops` counts the operations of matrix products,
     convolutions and attention, both forward and backward. `seconds` is the time that the calls took
-    on the host. Only on the CPU is this the time of the work itself.
+    on the host. This is the duration of the work itself only if the work was done on the CPU.
     """
 
     operator: Name
@@ -72,8 +72,8 @@ class Work(Struct, frozen=True, kw_only=True):
 class Copy(Struct, frozen=True, kw_only=True):
     """Copies of tensors of one shape from one device to another, over all sampled steps.
 
-    `where` is the location in the script that made the copies, in the form FILE:LINE, or empty if
-    it is unknown.
+    `where` is the line of the script that made the copies, in the form FILE:LINE, or empty if the
+    line is unknown.
     """
 
     source: Name
@@ -110,9 +110,9 @@ class Loader(Struct, frozen=True, kw_only=True):
 
 
 class Autocast(Struct, frozen=True, kw_only=True):
-    """A process's use of autocast.
+    """How a process used autocast.
 
-    It consists of the number of enabled autocast regions that were entered, their dtypes, and
+    This includes the number of enabled autocast regions that were entered, their dtypes, and
     whether a gradient scaler was used.
     """
 
@@ -122,7 +122,10 @@ class Autocast(Struct, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """What was observed of a framework in one process. None means that a value was not observed."""
+    """The observations about a framework in one process.
+
+    None means that a value was not observed.
+    """
 
     framework: Literal["torch", "jax", "tensorflow"]
     version: Name
@@ -214,7 +217,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """The commit of the project, and whether the project's files matched it.
+    """The project's commit, and whether the project's files matched the commit.
 
     The files are compared with the commit when the command starts.
     """
@@ -226,7 +229,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A problem or a loss of time, with a sentence that says what was measured, and with advice."""
+    """A problem or a loss of time: a sentence that says what was measured, and advice."""
 
     kind: Name
     says: Annotated[str, Meta(max_length=500)]

@@ -21,7 +21,7 @@ MOST_SHOWN = 6
 
 
 def verdict(watched: model.Watched) -> str:
-    """Return a line that says which device did the work, and whether it is the requested device."""
+    """Return a line that says which device did the work, and whether this device was requested."""
     where = judge.device(watched)
     if watched.on_device is None:
         if judge.training(watched):
@@ -94,7 +94,7 @@ def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes")
 
 
 def unseen(watched: model.Watched) -> list[str]:
-    """Return the sentences that say what could not be observed, without duplicates."""
+    """Return sentences that each say what could not be observed. Duplicates are removed."""
     sentences = list(chain.from_iterable(p.unseen for p in watched.processes))
     if watched.left_out:
         sentences.append(f"{counted(watched.left_out, 'process')} not included")

@@ -167,8 +167,9 @@ def is_on(device: str, requested: str) -> bool:
 def device_share(process: Observed, requested: str) -> float | None:
     """Return the fraction of a process's work that was done on the requested kind of device.
 
-    It is the fraction of the matrix work if any was observed. Otherwise, it is the fraction of the
-    parameters, because nothing else can be observed of compiled code. Return None if it is unknown.
+    If matrix work was observed, return the fraction of this work. Otherwise, return the fraction of
+    the parameters, because nothing else can be observed of compiled code. Return None if the
+    fraction is unknown.
     """
     share = share_of(process.work, "flops", lambda row: is_on(row.device, requested))
     if share is None:
@@ -181,9 +182,10 @@ def device_share(process: Observed, requested: str) -> float | None:
 
 
 def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> float | None:
-    """Return the share of the rows for which `counts` returns true, weighted by their field `size`.
+    """Return the weighted share of the rows for which `counts` returns true.
 
-    Return None if that field is zero in all rows.
+    `size` is the name of the field by which the rows are weighted. Return None if this field is
+    zero in all rows.
     """
     total = 0.0
     counted = 0.0
@@ -204,7 +206,7 @@ def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
 
 
 def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
-    """Return a finding whose texts and lost share are limited to what a report allows."""
+    """Return a finding whose texts and lost share of time are limited to what a report allows."""
     return Finding(
         kind=kind,
         says=clipped(says, SENTENCE),
@@ -352,9 +354,9 @@ def waiting(process: Observed, run: Run) -> Iterator[Finding]:
 def copies(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield a finding if tensors were copied to the device although they were already there.
 
-    The evidence is that the same tensor was copied to the device earlier in the same step, or was
-    made from a tensor on the device that still exists. The finding is wrong if the earlier copy was
-    freed in between.
+    The evidence is that the same tensor was copied to the device earlier in the same step, or that
+    the copied tensor was made from a tensor that still exists on the device. The finding is wrong
+    if the earlier copy was freed in between.
     """
     large = [copy for copy in process.copies if copy.bytes >= COPY_BYTES * copy.calls]
     needless = [copy for copy in large if copy.again and is_on(copy.target, run.requested)]
@@ -406,9 +408,9 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
 def updates(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if the optimizer's steps change no parameters.
 
-    The evidence is that no compared parameter with a gradient changed in the most recent
-    comparisons, and that these cover most of the training. Nothing is reported if there are several
-    optimizers, because another optimizer may take its turn later.
+    The evidence is that, in the most recent comparisons, no compared parameter with a gradient
+    changed, and that these comparisons cover most of the training. Nothing is reported if there are
+    several optimizers, because another optimizer may take its turn later.
     """
     share = 1 - min(process.changed_at / max(process.steps or 0, 1), 1.0)
     still = process.unchanged_updates
@@ -475,9 +477,9 @@ def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
 def losses(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if the loss was not finite or is no better than random guessing.
 
-    The loss of guessing is the logarithm of the number of classes that the cross-entropy function
-    received. The finding of guessing is wrong for a long training run that learns nothing at first.
-    Nothing is reported if the loss falls at all.
+    The loss of random guessing is the logarithm of the number of classes that the cross-entropy
+    function received. The finding about guessing is wrong for a long training run that learns
+    nothing at first. Nothing is reported about guessing if the loss falls at all.
     """
     pairs = process.losses
     lost = [step for step, loss in pairs if loss is None]

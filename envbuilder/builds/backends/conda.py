@@ -2,10 +2,10 @@
 
 Wheels are never installed into the conda prefix itself, because that would remove or overwrite
 files that conda owns. Instead, they are installed into a venv inside the prefix. The prefix's own
-interpreter makes the venv while both are still in the working folder. Both are then adapted to
-their final location. (The image builder works differently: it gives uv a program that answers like
-the image's interpreter, which is possible for Linux only.) If the prefix's interpreter cannot run,
-the build fails before anything is moved into place.
+interpreter makes the venv while the prefix and the venv are still in the working folder. Both are
+then adapted to their final location. (The image builder works differently: it gives uv a program
+that answers like the image's interpreter, which is possible for Linux only.) If the prefix's
+interpreter cannot run, the build fails before anything is moved into place.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def plan(
 ) -> Plan:
     """Plan the environment without side effects.
 
-    `target` comes from the lock of the wheels, and `conda` from the conda lock. `rattler` is the
-    version of py-rattler, which affects the package records that are written to the prefix.
-    `channels` maps the symbolic names of channels to public URLs.
+    `target` comes from the wheels' lock, and `conda` from the conda lock. `rattler` is the version
+    of py-rattler, which affects the package records that are written to the prefix. `channels` maps
+    the symbolic names of channels to public URLs.
     """
     profile = build.profile
     wheels = target.of_kind("wheel")
@@ -253,7 +253,8 @@ class CondaEnvironment(NativeEnvironment):
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
         """Return a variable that tells the activation command which variables to restore.
 
-        Return an empty dictionary if `names` is empty.
+        `names` contains the names of the variables to restore. If it is empty, return an empty
+        dictionary.
         """
         text = " ".join(names)
         return {_STATED: text} if text else {}

@@ -86,7 +86,7 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
 def project_folder(project: Path | None, cwd: Path) -> Path:
     """Return the folder that a command sees: the project if it contains `cwd`, otherwise `cwd`.
 
-    The home folder is not treated as a project, because it usually contains several.
+    The home folder is not treated as a project, because it usually contains several projects.
     """
     inside = project is not None and cwd.is_relative_to(project) and not _is_home(project)
     return project if project and inside else cwd
@@ -102,8 +102,8 @@ def _is_home(folder: Path) -> bool:
 def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
     """Decide how to mount a folder in a container that runs as the user with the id `uid`.
 
-    The folder is mounted at its host path if possible. `cwd` is the current folder: either this
-    folder or a folder below it.
+    The folder is mounted at its host path if possible. `cwd` is the current folder, which is either
+    the mounted folder or a folder below it.
     """
     target = PurePosixPath(folder)
     reason = ""
@@ -222,10 +222,9 @@ class DockerEnvironment:
         return None
 
     def restore_names(self) -> None:
-        """Tag the existing image with the names that it lacks, and record its names.
+        """Tag the existing image with the names that it lacks, and record the names of the image.
 
-        Its names are the names in the plan, and the name by which this data folder claims the
-        image.
+        These are the names in the plan, and the name by which this data folder claims the image.
         """
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
@@ -289,7 +288,7 @@ class DockerEnvironment:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> process.Completed:
-        """Run the payload in a container without network access, which can write only to `RECORD`.
+        """Run the payload in a container that has no network and can write only to `RECORD`.
 
         Return the completed process. Raise `VerifyError` if the image is not the one that was
         built.
@@ -453,7 +452,7 @@ def _restrictions(container: Container, elsewhere: str) -> str:
 def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tuple[Volume, ...]:
     """Add the project's cache to the volumes, unless another volume is mounted at its path.
 
-    Outside of projects, all of a user's commands share one cache.
+    Outside projects, all of a user's commands share one cache.
     """
     volumes = tuple(volumes)
     if any(volume.target == _CACHE for volume in volumes):

@@ -25,8 +25,8 @@ def visible(
     """Return the variables that select the GPUs an environment may use, and a note for the user.
 
     `hiding` contains variables that hide GPUs that do not work. The caller's variables in `environ`
-    take precedence over them. The result always includes the caller's variables that select GPUs,
-    because a container does not inherit them. The note may be empty.
+    take precedence over the variables in `hiding`. The result always includes the caller's
+    variables that select GPUs, because a container does not inherit them. The note may be empty.
     """
     row = ACCELERATORS[accelerator]
     chosen = {name: environ[name] for name in (*row.numbering, *row.choosing) if environ.get(name)}

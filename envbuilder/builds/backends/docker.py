@@ -2,8 +2,8 @@
 
 The first builder is the engine's own: Docker's BuildKit, or Buildah if the engine is podman. It
 builds the rendered Dockerfile without network access. In a plain `docker build`, the stages
-`wheels` and `debs` download files. Here, these stages are replaced by folders of hard links to
-files in the store. The text of the final stage is the same in both cases.
+`wheels` and `debs` download files. In this backend, these stages are replaced by folders of hard
+links to files in the store. The text of the final stage is the same in both cases.
 
 The second builder, `layers`, assembles the same image. Once an image is in an engine, it no longer
 matters which builder made it: `container.py` runs the image. This module is long because both
@@ -111,7 +111,7 @@ def prepare(build: Locked) -> Product:
 
 
 def _notes(build: Locked, reason: str) -> tuple[str, ...]:
-    """Return a note that explains the choice of builder, or no note if `reason` is empty.
+    """Return a tuple with a note about the choice of builder, or an empty tuple without a `reason`.
 
     Commands that run something get no note: they rarely build anything, and they print a line of
     their own.
@@ -120,9 +120,9 @@ def _notes(build: Locked, reason: str) -> tuple[str, ...]:
 
 
 def needs_layers(request: Request) -> bool:
-    """Return whether the request names the builder `layers` or has options that require it.
+    """Return whether the request selects the builder `layers` or has options that require it.
 
-    Raise `InvalidError` if the request has such options but names another builder.
+    Raise `InvalidError` if the request has such options but selects another builder.
     """
     only = ""
     if request.base_image and reference.is_on_disk(request.base_image):
@@ -560,7 +560,7 @@ def _system(
 
 
 def _first_options(target: Target, base: str, epoch: int | None) -> list[str]:
-    """Return the builder's options for the platform, the base image and the timestamp, if any."""
+    """Return the builder's options for the platform, the base image and, if set, the timestamp."""
     options = ["--platform", target.platform, "--pull=false", "--build-arg", f"BASE_IMAGE={base}"]
     if epoch is not None:
         options += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch}"]

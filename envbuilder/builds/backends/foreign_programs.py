@@ -1,7 +1,7 @@
-"""Refuse programs on PATH that look like the environment's but belong to another Python.
+"""Refuse programs on PATH that look like the environment's own but belong to another Python.
 
 An environment contains only the packages in its lock, which does not include pip. If a user ran
-pip, the shell would find another installation of it further down PATH. That pip would change
+pip, the shell would find another installation of pip further down PATH. That pip would change
 another environment and report success. Programs are recognized by name.
 """
 
@@ -95,7 +95,7 @@ def require_own(
 
 
 def _interpreter(path: Path) -> Path | None:
-    """Return the interpreter specified at the start of a Python script, or None if not found."""
+    """Return the interpreter that a Python script specifies in its first lines, or None."""
     try:
         with path.open("rb") as stream:
             match = _STARTER.match(stream.read(_HEAD_BYTES).removeprefix(b"#!/bin/sh\n"))

@@ -3,7 +3,7 @@
 The locked file is the environment's marker. Commands share the lock, whereas removing the
 environment requires an exclusive lock. The lock belongs to the open file. Therefore, a program that
 replaces this process keeps the lock, and child processes inherit it. The lock is released when the
-last of these processes ends, however it ends and on whichever machine.
+last of these processes ends, regardless of how and on which machine.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Differ
 def base_of(python: str) -> tuple[str, ...]:
     """Ask an interpreter for the paths of its program and its libraries, and return these paths.
 
-    The path of a library may be that of a folder. Raise `BuildError` if the interpreter does not
+    Some of the library paths may refer to folders. Raise `BuildError` if the interpreter does not
     answer.
     """
     # -S: no sitecustomize adds to the path.
@@ -247,8 +247,8 @@ def close(
 ) -> None:
     """Write the integrity manifest of a finished environment, and a marker that contains `facts`.
 
-    If the environment is based on an interpreter outside of it, `base` contains the paths that
-    `base_of` returned for that interpreter, and `store` caches the hashes of the interpreter's
+    If the environment is based on an interpreter outside the environment, `base` contains the paths
+    that `base_of` returned for that interpreter, and `store` caches the hashes of the interpreter's
     files. Verification does not rely on the cached hashes: it reads the files.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
@@ -398,7 +398,7 @@ def marker(prefix: Path) -> dict[str, Any]:
 
 
 def is_sealed(prefix: Path) -> bool:
-    """Return whether a folder is empty or envbuilder made it, even if it has changed since."""
+    """Return whether a folder is empty or was made by envbuilder, even if it has changed since."""
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 
@@ -452,7 +452,7 @@ def require_untouched(prefix: Path, python: str, before: State) -> None:
 
 
 def _was_linked(before: Entry, now: Entry) -> bool:
-    """Return whether a file gained or lost a hard link but shows no other sign of a change."""
+    """Return whether a file gained or lost a hard link and shows no other evidence of a change."""
     old = before.content.split()
     new = now.content.split()
     return _is_file(now) and old[:3] == new[:3] and old[4:] != new[4:]

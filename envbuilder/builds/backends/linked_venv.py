@@ -174,10 +174,10 @@ def _installed(
 
 
 def _stored(step: ShareWheels, file: File, wheel: Unpacked, reserved: Collection[str]) -> Unpacked:
-    """Move an installed wheel's files to the folder of unpacked wheels, and return them.
+    """Move an installed wheel's files to the folder of unpacked wheels.
 
-    The wheel's RECORD is completed. Files that belong to the venv itself are not moved. `reserved`
-    contains their paths.
+    Complete the wheel's RECORD, and return the moved files. Files that belong to the venv itself,
+    whose paths are in `reserved`, are not moved.
     """
     root = Path(step.unpacked)
     scratch = Path(step.scratch)

@@ -2,9 +2,9 @@
 
 Each environment is a folder that is built from the store without network access. The unchanged
 files of a wheel are unpacked once and shared (`builds.image.unpacked`). uv installs all other
-files. Its cache is removed together with the working folder and is never shared. Otherwise, if a
-file was edited in one environment, uv would install the edited file into the next one. The module
-is long because two backends share its rules.
+files. uv's cache is removed together with the working folder and is never shared. If the cache were
+shared and a file was edited in one environment, uv would install the edited file into the next one.
+The module is long because two backends share its rules.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
 
 
 def refused_programs(profile: Profile) -> list[Any]:
-    """Return the fingerprint's facts about the stubs that replace programs such as pip."""
+    """Return facts for the fingerprint about the stubs that replace programs such as pip."""
     return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
 
 
@@ -304,7 +304,7 @@ class NativeEnvironment(Environment):
         return replace(self.plan.artifact, digest=metadata.get("digest"))
 
     def stay_in_use(self) -> None:
-        """Protect the environment from removal even after another program replaces this process."""
+        """Keep the environment safe from removal after another program replaces this process."""
         if self._hold:
             self._hold.pass_on()
 
@@ -321,7 +321,7 @@ class NativeEnvironment(Environment):
         return integrity.altered(self.prefix)
 
     def made_by(self) -> dict[str, str]:
-        """Return the version of the locked uv, in a dictionary whose key is the tool's name."""
+        """Return a dictionary that maps the name of the locked tool, uv, to its version."""
         return tool_versions(self.plan)
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -401,11 +401,12 @@ class NativeEnvironment(Environment):
 
     @cached_property
     def _scratch(self) -> tuple[Path, integrity.State]:
-        """A temporary folder with the build's bytecode, and the environment's current state.
+        """A temporary folder for the payload, and the current state of the environment.
 
-        Computing this property checks that the environment has not changed since its build. The
-        payload uses only the bytecode in the folder. The property is computed only once, because
-        tuning starts the payload a hundred times and should not hash 12,000 files each time.
+        The folder contains the build's bytecode, and the payload uses no other bytecode. Computing
+        this property checks that the environment has not changed since its build. The property is
+        computed only once, because tuning starts the payload a hundred times and should not hash
+        12,000 files each time.
         """
         before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
@@ -424,10 +425,10 @@ class NativeEnvironment(Environment):
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with a command, which is looked up in the environment first.
+        """Replace this process with a command, looking up the command in the environment first.
 
-        Raise `CommandError` if the command is not found, and `ToolError` if it belongs to a Python
-        outside the environment.
+        Raise `CommandError` if the command is not found, and `ToolError` if the command belongs to
+        a Python outside the environment.
         """
         folders = [self.prefix / name for name in self.bin_folders]
         folders += map(Path, access.programs)
@@ -580,7 +581,7 @@ def prepare(build: Locked) -> NativeEnvironment:
 
 
 def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step, ...]:
-    """Return the steps that move an unpacked interpreter into the environment made with it."""
+    """Return the steps that move an unpacked interpreter into the environment created with it."""
     folder = f"{OWN}/{_FOLDER}"
     source = str(folders.work / _FOLDER)
     path = folders.prefix / folder / program(interpreter.version.rpartition(".")[0])

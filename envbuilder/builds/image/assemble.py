@@ -331,7 +331,7 @@ class Assembly:
     def _payload(self) -> Added:
         """Return the payload's layer.
 
-        It is near the top because the payload changes with each version of envbuilder.
+        This layer is near the top because the payload changes with each version of envbuilder.
         """
         inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = layer.Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
@@ -340,7 +340,7 @@ class Assembly:
     def _project(self) -> list[Added]:
         """Return the layer of the project's own files, or an empty list if there are none.
 
-        It is the topmost layer, because it changes most often.
+        This layer is the topmost one, because it changes most often.
         """
         project = self._step.project
         if not project:
@@ -351,7 +351,7 @@ class Assembly:
     def _ensure(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Return the layer made from `inputs` from the cache, or make it from `members`.
+        """Return the cached layer for `inputs`, or make the layer from `members`.
 
         `members` is iterated only if the layer is made.
         """
@@ -398,7 +398,7 @@ class Assembly:
         }
 
     def _files(self, part: Part) -> Iterator[layer.Member]:
-        """Yield the files of one layer of wheels.
+        """Yield the files of a layer that contains files of wheels.
 
         Each file is read from its wheel, or from the environment into which uv installed it.
         """
@@ -422,7 +422,7 @@ class Assembly:
     def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, layer.Member]:
         """Return the files that uv installed from a wheel, by path.
 
-        They include the wheel's RECORD, which lists all of its files.
+        The files include the wheel's RECORD, which lists all files of the wheel.
         """
         stage = self._installed()
         record = stage.record_of(wheel)
@@ -434,7 +434,7 @@ class Assembly:
         return {**members, record: replace(members[record], source=None, content=text)}
 
     def _wheel(self, wheel: File) -> Wheel:
-        """Open a wheel in the store. Its hash is checked when it is first opened."""
+        """Return an open wheel from the store, checking its hash when it is first opened."""
         if wheel.sha256 not in self._wheels_open:
             opened = Wheel(self._store.checked(wheel), wheel.basename)
             self._wheels_open[wheel.sha256] = self._open.enter_context(opened)
@@ -492,7 +492,7 @@ def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
 
 
 def _names(part: Part, wheel: Wheel) -> Iterable[str]:
-    """Return the names of those of a wheel's unchanged files that belong to `part`."""
+    """Return the names of the wheel's unchanged files that belong to `part`."""
     return part.files or wheel.files.keys() - {*part.without}
 
 
@@ -542,12 +542,12 @@ class Preloader(Struct):
                 engine.forget(self._ref)
 
     def offer(self, added: Sequence[Added], remaining: Bytes, write: _WriteImage) -> None:
-        """Offer the layers made so far for loading. The last of them is new.
+        """Offer the layers made so far for loading into the engine. The last layer is new.
 
         `remaining` is the compressed size in bytes of the files that are not yet in a layer.
         `write` makes an image of the layers. This image is loaded as soon as no other load is
-        running, unless more layers have been offered by then. It is not loaded if its new layers or
-        the remaining files are too small for that to be worthwhile.
+        running, unless more layers have been offered by then. The image is not loaded if its new
+        layers or the remaining files are too small to make loading worthwhile.
         """
         if not self._ref or remaining < WORTH:
             return

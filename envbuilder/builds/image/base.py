@@ -78,7 +78,7 @@ _LIBC_QUERY = "getconf GNU_LIBC_VERSION"
 
 
 class Base(Struct, frozen=True, kw_only=True):
-    """A base image, as a plan refers to it."""
+    """A plan's base image: its name, its identity, its location and the steps that provide it."""
 
     ref: str
     identity: str
@@ -124,7 +124,7 @@ def repository(profile: str, settings: Settings) -> str:
 
     The name contains the name of the project folder, the name of the environment (unless it is the
     default environment) and a few digits of a hash, which distinguish project folders of the same
-    name. Outside of projects, it contains only the profile's name.
+    name. Outside projects, the repository name contains only the profile's name.
     """
     project = settings.project
     if project is None or settings.definition is None:
@@ -142,7 +142,7 @@ def names(
 ) -> tuple[str, ...]:
     """Return the names to give to the image with the fingerprint `digest`.
 
-    The first of them is the artifact's name.
+    The first name is also the artifact's name.
     """
     request = build.request
     if request.only_tag:
@@ -172,7 +172,10 @@ def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
 
 
 def debian_step(target: Target, settings: Settings) -> MakeBase:
-    """Return the step that makes the target's base from Debian packages, without side effects."""
+    """Return the step that makes the target's base from Debian packages.
+
+    This function has no side effects. The base is made only when the step is run.
+    """
     base = target.base
     assert base is not None, "a target with a base"
     identity = fingerprint(
@@ -290,7 +293,7 @@ def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
 
 
 def pulled(engine: Engine, ref: str, platform: str) -> Image:
-    """Have the engine pull an image, and return it.
+    """Have the engine pull an image, and return the image.
 
     Raise `BuildError` if the engine does not have the image afterwards.
     """
@@ -321,7 +324,7 @@ def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
 def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:
     """Raise `BuildError` if the base has a different Python version than the plan.
 
-    If the base is supposed to be in the engine but is not, it is pulled for this check.
+    If the base is supposed to be in the engine but is not, the base is pulled for this check.
     """
     check = plan.base_check
     if check is None:
@@ -471,7 +474,7 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
 
 def read_contents(folder: str, platform: types.Platform, cache: LayerCache) -> BaseContents:
-    """Return the contents of the image for a platform, which is stored in the layout `folder`.
+    """Return the contents of a platform's image in the layout `folder`.
 
     The index of the image's root filesystem is cached. Raise `EnvbuilderError` if the image is
     missing or damaged.
@@ -512,7 +515,7 @@ def write_image(
 
 
 def created(epoch: int) -> str:
-    """Return a time, given in seconds since 1970, in the format of an image's configuration."""
+    """Format a time in seconds since 1970 for use in an image's configuration."""
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 

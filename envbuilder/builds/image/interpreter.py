@@ -1,4 +1,4 @@
-"""Run an image's Python outside of the image, to compile the modules of its packages.
+"""Run an image's Python outside the image, to compile the modules of its packages.
 
 The interpreter, its standard library and its C library are unpacked from the image's layers only
 once. The image's own loader starts the interpreter, so no root privileges, engine or container are
@@ -96,7 +96,7 @@ def _unpacked(
     """Unpack files from an image's layers into a folder, and return the unpacked folder.
 
     `targets` maps the path of each file in the image to one or more paths in the folder. A copy of
-    the file is written to each of them.
+    the file is written to each of these paths.
     """
     with temporary(folder.parent / WORK) as work:
         new = work / folder.name

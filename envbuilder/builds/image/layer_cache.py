@@ -40,8 +40,8 @@ class LayerCache:
     def find(self, inputs: Mapping[str, Any]) -> Layer | None:
         """Return the layer made from `inputs`, or None if there is none.
 
-        The layer's blob is hashed first. If it is damaged, the layer is reported and removed, so
-        that it will be made again.
+        The layer's blob is hashed first. If the blob is damaged, the damage is reported and the
+        layer is removed, so that it will be made again.
         """
         if self._fresh:
             return None
@@ -66,7 +66,8 @@ class LayerCache:
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
         """Add a new layer to the cache, and return it.
 
-        Its file `written`, which must be on the same disk, is moved into the cache.
+        The layer's file `written`, which must be on the same disk as the cache, is moved into the
+        cache.
         """
         files.ensure_folder(self.layout.folder)
         blob = self.layout.blob(layer.digest)

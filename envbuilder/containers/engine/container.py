@@ -157,7 +157,7 @@ def mount(volume: Volume) -> str:
 
 
 def _quoted(field: str) -> str:
-    """Return a field of a CSV line, in quotation marks if it needs them."""
+    """Return a field for a line of CSV, in quotation marks if necessary."""
     plain = not set(field) & set('",\r\n')
     return field if plain else '"{}"'.format(field.replace('"', '""'))
 
@@ -180,8 +180,8 @@ def run_flags(
     """Return the flags for `docker run` or `podman run` that describe a container.
 
     `user` and `gpus` are flags that differ between engines. `home_options` are the engine's options
-    for a file system in memory that belongs to the user. If `keep_groups` is true, keep this user's
-    groups instead of adding groups by id, because the host's group ids do not exist in the
+    for an in-memory file system that belongs to the user. If `keep_groups` is true, keep this
+    user's groups instead of adding groups by id, because the host's group ids do not exist in the
     container.
     """
     devices = container.devices
@@ -229,7 +229,7 @@ def run_flags(
 
 
 def _folder_flags(container: Container, home_options: str) -> list[str]:
-    """Return the flags for mounted folders, file systems in memory, and the working folder."""
+    """Return the flags for mounted folders, in-memory file systems, and the working folder."""
     words: list[str] = []
     if container.home:
         words += ["--tmpfs", "/tmp:exec", "--tmpfs", f"{container.home}:{home_options}"]  # noqa: S108

@@ -1,4 +1,4 @@
-"""The Docker engine, whose SDK handles images and volumes. Its client does everything else."""
+"""The Docker engine. Its SDK handles images and volumes, and its client handles everything else."""
 
 from __future__ import annotations
 
@@ -215,9 +215,9 @@ class DockerEngine(Engine):
         """Remove an image by tag or id, but not its parent images.
 
         The parent images might not be envbuilder's. Another reason to keep them is a bug in Docker
-        26.1 with the containerd store. If a tag used to belong to a `docker commit` of the image
-        that has the tag now, Docker mistakes the image for its own parent, and follows the chain of
-        parents forever.
+        26.1 with the containerd store. If a tag used to belong to an image that `docker commit`
+        made from the image that has the tag now, Docker mistakes the latter image for its own
+        parent, and follows the chain of parents forever.
         """
         with _removing(ref):
             self._api.remove_image(ref, noprune=True)

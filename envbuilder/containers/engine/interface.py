@@ -339,7 +339,7 @@ class Engine(abc.ABC):
     def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the client's `run` command, and the variables with which to run the client.
 
-        They disable the user's client settings, which could add variables and proxies to
+        The user's client settings are disabled, because they could add variables and proxies to
         containers. `folder` is an empty folder.
         """
 
@@ -429,8 +429,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     def may_be_opened(self) -> bool:
         """Return whether this user is allowed to open the endpoint.
 
-        Only Unix sockets are checked. Endpoints of other kinds are assumed to be allowed, and an
-        endpoint without a URL is not.
+        Only the permissions of Unix sockets are checked. For any other URL, return True. For an
+        endpoint without a URL, return False.
         """
         path = (self.url or "").removeprefix("unix://")
         return bool(self.url) and (path == self.url or os.access(path, os.R_OK | os.W_OK))
@@ -460,8 +460,8 @@ def find_docker() -> Endpoint:
 def configured_docker() -> bool:
     """Return whether a container engine seems to be installed or configured.
 
-    The signs of an engine are the variable DOCKER_HOST, a docker context, a socket, and podman on
-    PATH.
+    This is assumed if the variable DOCKER_HOST is set, or if there is a docker context, a socket,
+    or podman on PATH.
     """
     context = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker")) / "contexts" / "meta"
     return (

@@ -72,7 +72,7 @@ def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[b
 def save(
     layout: Layout, target: Path, show: Callable[[int, int], object] = lambda done, total: None
 ) -> None:
-    """Write the only image in a layout to an archive if `target` ends in .tar, else to a layout.
+    """Write a layout's only image to an archive if `target` ends in .tar, otherwise to a layout.
 
     In a layout, the image replaces images with the same names. Concurrent writers wait for each
     other, using the lock file `DIR.lock`. Files are copied and never linked, so that users cannot
@@ -131,7 +131,7 @@ def write(
 
 
 class Held(NamedTuple):
-    """An image in a layout or an archive, whose digests have all been checked."""
+    """A verified image in a layout or an archive. All its digests have been checked."""
 
     digest: types.Digest
     """Digest of the image's configuration."""

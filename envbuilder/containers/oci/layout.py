@@ -254,7 +254,11 @@ class Layout:
         return path
 
     def read(self, of: Descriptor) -> bytes:
-        """Check and return the content of a small blob: a manifest, an index or a configuration."""
+        """Check and return the content of a small blob: a manifest, an index or a configuration.
+
+        Raise `InvalidError` if the blob exceeds the size limit. Raise the same errors as `checked`
+        if the blob is missing or damaged.
+        """
         if of.size > JSON_LIMIT:
             raise InvalidError(f"{of.digest}: {of.size} bytes exceed the limit of {JSON_LIMIT}")
         return self.checked(of).read_bytes()
@@ -306,13 +310,13 @@ class Layout:
         return decode(self.read(of), Manifest, of.digest)
 
     def read_config(self, manifest: Manifest) -> dict[str, Any]:
-        """Return the image configuration that a manifest names, as an unvalidated JSON object."""
+        """Return the image configuration that a manifest lists, as an unvalidated JSON object."""
         return decode(self.read(manifest.config), dict[str, Any], manifest.config.digest)
 
     def _walk(
         self, descriptors: tuple[Descriptor, ...], depth: int, seen: set[types.Digest]
     ) -> Iterator[Descriptor]:
-        """Yield the manifests among the descriptors, and those that their indexes list.
+        """Yield the manifests among the descriptors, and those that the indexes among them list.
 
         Indexes in indexes are included. Each manifest is yielded only once, even if several indexes
         list it.

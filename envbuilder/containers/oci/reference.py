@@ -164,7 +164,7 @@ def _invalid(text: str, reason: str) -> InvalidError:
 
 
 def qualified(ref: str) -> str:
-    """Return a reference with its registry, which is Docker Hub if the reference names none."""
+    """Return a reference that includes its registry, which is Docker Hub if none is specified."""
     registry, slash, _ = ref.partition("/")
     if slash and ("." in registry or ":" in registry or registry == "localhost"):
         return ref
@@ -190,12 +190,12 @@ _ARCHIVE = ".tar"
 
 
 def is_archive(text: str) -> bool:
-    """Return whether `text` names an image archive on disk."""
+    """Return whether `text` refers to an image archive on disk."""
     return text.endswith(_ARCHIVE) and not text.startswith(_LAYOUT)
 
 
 def is_on_disk(text: str) -> bool:
-    """Return whether `text` names an image on disk, not in an engine or a registry."""
+    """Return whether `text` refers to an image on disk, not in an engine or a registry."""
     return text.startswith(_LAYOUT) or is_archive(text)
 
 

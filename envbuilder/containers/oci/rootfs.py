@@ -240,9 +240,9 @@ def _put(archive: Tar, member: tarfile.TarInfo, path: str, root: RootFs) -> None
 
 
 def _version(data: bytes, minor: str) -> str | None:
-    """Find the full version of Python X.Y, stored as a C string, in the bytes of a file.
+    """Return the full version of Python X.Y that the bytes of a file contain as a C string.
 
-    Return None if the bytes do not contain a version.
+    `minor` is X.Y. Return None if the bytes do not contain a version.
     """
     number = re.escape(minor.encode()) + rb"\.[0-9]{1,2}(?:(?:a|b|rc)[0-9]+)?"
     found = re.search(rb"\x00(" + number + rb")\+?\x00", data)

@@ -1,1 +1,1 @@
-"""A client for OCI registries, with pulls by digest, pushes, referrers and credentials."""
+"""A client for OCI registries that supports pulls by digest, pushes, referrers and credentials."""

@@ -5,7 +5,7 @@ cannot resume pulls or pushes, set no timeouts of their own, and either load who
 memory or trust them.
 
 `docker login` and `podman login` store credentials in files, or in helper programs that these files
-name. envbuilder reads the credentials but never writes them. It looks up a secret only when a
+specify. envbuilder reads the credentials but never writes them. It looks up a secret only when a
 registry demands it, keeps the secret in memory, and never prints it.
 
 The module is long because each request may need a login, and the request determines whether a login
@@ -103,8 +103,8 @@ class Connection:
     """A connection to one repository in a registry.
 
     `plain_http` allows http for a registry on another machine, which the user must configure
-    explicitly. A failure raises a `BuildError` that names the repository, but contains no query,
-    header or body.
+    explicitly. A failure raises a `BuildError` whose message identifies the repository, but
+    contains no query, header or body.
     """
 
     def __init__(
@@ -160,9 +160,9 @@ class Connection:
     ) -> requests.Response:
         """Send a request, and return the response, whose status is one of those in `accept`.
 
-        The body has not been read yet, and the caller must close the response. `what` names the
-        requested item in messages. If the registry is busy or the connection breaks, try again or,
-        with `retry=False`, raise `BrokenOffError`. Raise `BuildError` for all other failures.
+        The body has not been read yet, and the caller must close the response. `what` identifies
+        the requested item in messages. If the registry is busy or the connection breaks, try again
+        or, with `retry=False`, raise `BrokenOffError`. Raise `BuildError` for all other failures.
         """
         import requests
 
@@ -190,11 +190,13 @@ class Connection:
         raise self.failure(what, problem, status)
 
     def resolve(self, what: str, base: str, location: str) -> str:
-        """Return the absolute URL of a `Location` header. Raise `BuildError` if it is not safe.
+        """Return the absolute URL of a `Location` header.
+
+        Raise `BuildError` if the URL is not safe.
 
         An https URL is safe. An http URL is safe only if it is the registry's own, or if it and the
-        registry are both on this machine. `what` names the requested item in messages. `base` is
-        the URL whose response contains the header.
+        registry are both on this machine. `what` identifies the requested item in messages. `base`
+        is the URL whose response contains the header.
         """
         target = urljoin(base, location) if http.origin(location) is not None else ""
         parts = urlsplit(target)
@@ -649,8 +651,8 @@ def stored_credential(
 def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the files in which to look up logins.
 
-    If REGISTRY_AUTH_FILE is set, return only the file that it names. Otherwise, return the existing
-    login files of Docker and podman.
+    If REGISTRY_AUTH_FILE is set, return only the file that it specifies. Otherwise, return the
+    existing login files of Docker and podman.
     """
     path = environ.get("REGISTRY_AUTH_FILE")
     if path:

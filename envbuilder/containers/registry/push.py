@@ -71,9 +71,10 @@ def send(
 ) -> Sent:
     """Push a blob in a layout, unless the registry already has the blob.
 
-    `notes` is a folder that records, for each blob, which repository in the registry last received
-    it. The registry may be able to mount the blob from that repository. Only one process at a time
-    pushes a blob, and other processes wait. Raise `BuildError` if the push fails.
+    Return how the blob was pushed. `notes` is a folder that records, for each blob, which
+    repository in the registry last received the blob. The registry may be able to mount the blob
+    from that repository. Only one process at a time pushes a blob, and other processes wait. Raise
+    `BuildError` if the push fails.
     """
     from filelock import FileLock
 
@@ -255,8 +256,8 @@ class _Upload(Struct):
     def _read(self, answer: Answer, expected: int) -> None:
         """Update the location and the offset of the upload from a response of the registry.
 
-        `expected` is the offset to assume if the response does not state an offset. Raise
-        `BuildError` if the response states no location and no earlier location is known.
+        `expected` is the offset to assume if the response does not contain an offset. Raise
+        `BuildError` if the response contains no location and no earlier location is known.
         """
         location = answer.headers.get("Location", self._location)
         if not location:

@@ -3,7 +3,7 @@
 Only missing blobs are transferred, and they are verified by digest. A pull resumes blobs that an
 earlier pull left incomplete, even if that pull ran in another process.
 
-The SBOM and the provenance of an image are referrers: separate manifests that name the image as
+The SBOM and the provenance of an image are referrers: separate manifests that specify the image as
 their subject, so that the digest of the image does not change. If a registry does not list
 referrers, an index with the tag `sha256-…` serves as the list.
 
@@ -110,7 +110,7 @@ def pull(
 ) -> int:
     """Pull the image for a platform into a layout. Return the number of blob bytes transferred.
 
-    `reference` is a digest or a tag. If it names an index, only the image for this platform is
+    `reference` is a digest or a tag. If it refers to an index, only the image for this platform is
     pulled. The index itself is kept as a blob, so that its digest can be checked later. Blobs that
     are already in the layout are checked, but not pulled again.
 
@@ -281,7 +281,7 @@ def _require_room(layout: Layout, needed: int) -> None:
 def _require_platform(
     layout: Layout, manifest: Manifest, platform: types.Platform, where: str
 ) -> None:
-    """Raise `InvalidError` if an image's configuration names a platform other than `platform`."""
+    """Raise `InvalidError` if an image's configuration is for a platform other than `platform`."""
     config = layout.read_config(manifest)
     actual = f"{config.get('os')}/{config.get('architecture')}"
     if actual != platform:
@@ -456,11 +456,11 @@ def obtain_base(
     settings: Settings,
     progress: Progress,
 ) -> Layout:
-    """Return a base image in its own layout, with all blobs checked.
+    """Return a base image in its own layout, after checking all of its blobs.
 
-    If the image is not on this machine, it is pulled; otherwise, no network is needed. `ref` names
-    the registry and the repository, and the tag in `ref` is ignored. If the registry has a mirror,
-    the mirror is tried first. Raise `BuildError` if the image cannot be obtained, and
+    If the image is not on this machine, it is pulled; otherwise, no network is needed. `ref`
+    specifies the registry and the repository, and the tag in `ref` is ignored. If the registry has
+    a mirror, the mirror is tried first. Raise `BuildError` if the image cannot be obtained, and
     `InvalidError` if it is for another platform.
     """
     from filelock import FileLock

@@ -75,8 +75,8 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def dependencies(self) -> frozenset[str]:
         """The names of the packages that this package depends on.
 
-        They are matched by a pattern, because some entries in `depends` have no space between the
-        name and the version.
+        The names are matched by a pattern, because some entries in `depends` have no space between
+        the name and the version.
         """
         return frozenset(match[0] for match in map(_DEPENDENCY.match, self.depends) if match)
 
@@ -148,7 +148,7 @@ def path_for(name: str, library: Library) -> Path | None:
 def load(path: Path) -> Lock:
     """Read a conda lock.
 
-    Raise `InvalidError` if it is damaged or its schema is unknown.
+    Raise `InvalidError` if the lock is damaged or its schema is unknown.
     """
     return parse(profile_lock.content(path, _COMMAND), path)
 
@@ -305,7 +305,7 @@ _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
 
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
-    """Yield the reasons why a host cannot use a target, or may not be able to.
+    """Yield the reasons why a host cannot, or might not be able to, use a target.
 
     A reason has the status `impossible` or `no`, or the status `warning` if a property of the host
     is unknown.
@@ -433,7 +433,7 @@ ANACONDA = "https://conda.anaconda.org"
 
 
 class Channel(Struct, frozen=True, kw_only=True):
-    """A conda channel, as it is named in files that are rendered for other users."""
+    """A conda channel, with the name and URL to use in files that are rendered for other users."""
 
     name: types.Source
     url: str
@@ -462,7 +462,7 @@ def channel_urls(names: Iterable[str], settings: Settings) -> dict[str, str]:
 
 
 def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ...]:
-    """Return the channels as they are named in rendered files.
+    """Return the channels in the form used in rendered files.
 
     Raise `InvalidError` if a channel is a local folder.
     """

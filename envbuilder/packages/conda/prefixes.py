@@ -319,7 +319,11 @@ def _plain(text: str, step: InstallConda) -> str:
 
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:
-    """Raise `BuildError` if a package has a forbidden path, or if `prefix` is too long for it."""
+    """Raise `BuildError` if a package cannot be installed into `prefix`.
+
+    This is the case if the package's list of paths cannot be read or contains a forbidden path, or
+    if `prefix` is too long for the package.
+    """
     from rattler import PathsJson
 
     try:

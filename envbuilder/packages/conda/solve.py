@@ -82,8 +82,8 @@ def lock(
     omit targets that cannot be solved, but not all of its targets.
 
     Raise `InvalidError` if the profile does not use conda or its requirements cannot be satisfied.
-    Raise `BuildError` if a channel cannot be read or does not state a hash, and `ToolError` if
-    py-rattler is not installed.
+    Raise `BuildError` if a channel cannot be read or provides no hash for a package, and
+    `ToolError` if py-rattler is not installed.
     """
     require_backend(profile, "conda")
     prefixes.require_rattler()
@@ -271,11 +271,11 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
 
 
 def _hash(url: str, sha256: str, shown: str) -> str:
-    """Return the sha256 that a channel states for an archive.
+    """Return the sha256 that a channel specifies for an archive.
 
     A local archive is hashed as well, because py-rattler does not check it. Raise `BuildError` if a
-    remote channel states no sha256, or if a local archive's sha256 differs from the one that its
-    channel states.
+    remote channel specifies no sha256, or if a local archive's sha256 differs from the one that its
+    channel specifies.
     """
     if urlsplit(url).scheme != "file":
         if not sha256:

@@ -1,4 +1,4 @@
-"""Locate Debian archives: the user's override, the machine's mirror or Debian's snapshots."""
+"""Locate Debian archives at the user's override, the machine's mirror or Debian's snapshots."""
 
 from __future__ import annotations
 

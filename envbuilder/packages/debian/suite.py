@@ -83,7 +83,7 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class Atom(Struct, frozen=True):
-    """One alternative in a dependency: a package name, with a version relation if one is stated."""
+    """One alternative in a dependency: a package name, with an optional version relation."""
 
     name: str
     relation: str = ""
@@ -124,7 +124,10 @@ def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -
 
 
 def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the stanzas in a list; raise `ValueError` if one has more than `_STANZA` bytes."""
+    """Yield the stanzas in a package list.
+
+    Raise `ValueError` if a stanza has more than `_STANZA` bytes.
+    """
     rest = b""
     for piece in text:
         *whole, rest = _EMPTY_LINES.split(rest + piece)
@@ -179,12 +182,12 @@ _RELATIONS = {
 
 
 def satisfies(version: str, atom: Atom) -> bool:
-    """Return whether a version meets the version relation of a dependency alternative."""
+    """Return whether a version meets the version constraint of a dependency alternative."""
     return not atom.relation or _RELATIONS[atom.relation](compare(version, atom.version), 0)
 
 
 def require(name: str, universe: Mapping[str, Package]) -> Package:
-    """Return a package in a suite; raise `InvalidError` if the suite does not have it."""
+    """Return the package with this name; raise `InvalidError` if the suite does not have it."""
     if name not in universe:
         raise InvalidError(
             f"Debian: the suite has no package '{name}'",
@@ -194,7 +197,7 @@ def require(name: str, universe: Mapping[str, Package]) -> Package:
 
 
 class _Selection:
-    """The packages chosen from a suite, including their dependencies that the base lacks."""
+    """The packages chosen from a suite, including any dependencies that the base lacks."""
 
     def __init__(self, universe: Mapping[str, Package], base: frozenset[str] = frozenset()) -> None:
         self.chosen: dict[str, Package] = {}
@@ -206,7 +209,7 @@ class _Selection:
                 self._providers[atom.name].append((package.name, atom.version))
 
     def add(self, *names: str) -> None:
-        """Choose packages and their dependencies; packages named last are processed first."""
+        """Choose packages and their dependencies, processing the package named last first."""
         queue = [*names]
         while queue:
             name = queue.pop()
@@ -228,8 +231,8 @@ class _Selection:
     def satisfying(self, atom: Atom) -> list[str]:
         """Return the names of the packages that satisfy a dependency alternative.
 
-        A package with the same name as the alternative comes first, followed by packages that
-        provide this name.
+        A package whose own name is the name in the alternative comes first, followed by the
+        packages that provide this name.
         """
         names = []
         package = self._universe.get(atom.name)
@@ -244,19 +247,19 @@ class _Selection:
     def couple(self) -> None:
         """Choose the base packages that must be upgraded together with the chosen packages.
 
-        The base image may come from another point release. Therefore, packages that are tied to an
-        exact version are installed as well, so that running `dpkg -i` on all chosen packages breaks
-        nothing. Lower bounds need no such treatment: the versions in a released suite only
-        increase, so every base made from the suite satisfies them.
+        The base image may have been made from another point release. Therefore, packages that are
+        tied to an exact version are installed as well, so that running `dpkg -i` on all chosen
+        packages breaks nothing. Lower bounds need no such treatment: the versions in a released
+        suite only increase, so every base made from the suite satisfies these bounds.
         """
         while more := sorted((self._needed() | self._broken()) & (self._base - self.chosen.keys())):
             for name in more:
                 self.add(name)
 
     def _needed(self) -> set[str]:
-        """Return the packages on which a chosen package depends in an exact version.
+        """Return the names of the packages that chosen packages require in an exact version.
 
-        The base may contain a different version of them.
+        The base may contain different versions of these packages.
         """
         names: set[str] = set()
         for package in self.chosen.values():
@@ -266,9 +269,9 @@ class _Selection:
         return names
 
     def _broken(self) -> set[str]:
-        """Return the base packages that depend on an exact version of a chosen package.
+        """Return the names of the base packages that require an exact version of a chosen package.
 
-        They would break if the chosen package were installed in a different version.
+        These base packages would break if the chosen package were installed in a different version.
         """
         moved = self._base & self.chosen.keys()
         names: set[str] = set()
@@ -309,9 +312,9 @@ def closure(
     """Return the packages that must be installed to add `names` to a base system.
 
     `base` contains the names of the packages that the base system already has; these are not chosen
-    again. If `base` is empty, the result fits any minimal system of the suite. If a newer suite has
-    renamed a package, the package that provides the old name is chosen. Raise `InvalidError` for
-    unknown packages.
+    again. If `base` is empty, the result fits any minimal system of the suite. If a package has
+    been renamed in a newer suite, the package that provides the old name is chosen. Raise
+    `InvalidError` for unknown packages.
     """
     selection = _Selection(universe, base or minimal(universe))
     for name in names:
@@ -339,7 +342,7 @@ def lock(
 ) -> tuple[File, ...]:
     """Return the .debs that add `names` to a base system, sorted by package name.
 
-    `base` contains the names of the packages in the base system, which `lock_base` locked from the
+    `base` contains the names of the packages in the base system, which `lock_base` chose from the
     same package lists. If `base` is empty, the result fits any minimal system of the suite. Raise
     `InvalidError` for unavailable packages.
     """
@@ -348,7 +351,7 @@ def lock(
 
 
 def lock_base(names: Sequence[str], suite: Universe) -> tuple[File, ...]:
-    """Return the .debs of a complete minimal system that includes `names`, sorted by package name.
+    """Return the .debs of a minimal system that includes `names`, sorted by package name.
 
     All dependencies are included. Each .deb has the role `base`.
     """
@@ -514,9 +517,9 @@ of wheels is empty."""
 
 
 class Debs:
-    """A source of the base system and the .debs for each target of a profile.
+    """A provider of the base system and the .debs for each target of a profile.
 
-    They are taken from the `previous` lock if the profile has not changed since that lock was made.
+    Both are taken from the `previous` lock if the profile has not changed since that lock was made.
     Otherwise, they are taken from the lock of the profile's `origin`, provided that both profiles
     define the same system. If neither lock can be used, they are chosen from the suite.
     """
@@ -545,8 +548,8 @@ class Debs:
     ) -> Target:
         """Return a target with its base and .debs; a target that is not for Linux has neither.
 
-        The Debian packages that `wheels` need in an image are added if these packages are known and
-        a mirror has them.
+        The Debian packages that `wheels` need in an image are added if they are known and available
+        from a mirror.
         """
         asked: _Names = dict.fromkeys(self._profile.system_packages, ())
         needs = {**self._needs(platform, python, wheels), **asked}
@@ -559,7 +562,7 @@ class Debs:
         return self._with(platform, python, asked)
 
     def _needs(self, platform: types.Platform, python: str, wheels: Iterable[File]) -> _Names:
-        """Return the Debian packages that wheels need in a target's image.
+        """Return the Debian packages that wheels need in the image for a target.
 
         The result is empty if no packages can be added to the image.
         """
@@ -596,7 +599,7 @@ class Debs:
         )
 
     def _unchanged(self, platform: str, python: str, asked: _Names) -> Target | None:
-        """Return the target from an earlier lock if it has the requested packages, else None."""
+        """Return an earlier lock's target if that target has the requested packages, else None."""
         before = target_of(self._previous, platform, python)
         if before:
             have = {*self._profile.system_packages, *(file.name for file in before.files)}
@@ -625,7 +628,7 @@ class Debs:
     def _on_image(self, platform: types.Platform, _: str, asked: _Names) -> tuple[File, ...]:
         """Return the .debs to install on a base image.
 
-        All images of a platform get the same .debs.
+        All images for the same platform get the same .debs.
         """
         key = (platform, *asked)
         if key not in self._closures:
@@ -634,9 +637,10 @@ class Debs:
         return self._closures[key]
 
     def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
-        """Return the .debs for the base images in the lock of the origin profile.
+        """Return the .debs that the origin profile's lock has for base images on this platform.
 
-        The result is empty if there is no origin or if it requests different packages.
+        The result is empty if there is no origin profile or if the origin profile requests
+        different packages.
         """
         if self._origin is None:
             return ()
@@ -660,7 +664,8 @@ def base(
 ) -> LockedBase | None:
     """Return the base that a profile and .debs determine for a target, or None if there is no base.
 
-    If Python is a Debian package, this package determines Python's version. This function is pure.
+    If Python is installed from a Debian package, that package determines Python's version. This
+    function is pure.
     """
     if not platform.startswith("linux/"):
         return None
@@ -708,6 +713,6 @@ def _asks_for_same(profile: Profile, other: Profile) -> bool:
 
 
 def is_current(profile: Profile, target: Target) -> bool:
-    """Return whether a target's base is still the one that the profile and the .debs determine."""
+    """Return whether the profile and the .debs still determine the base that a target has."""
     debs = (*target.base_files, *target.of_kind("deb"))
     return target.base == base(profile, target.platform, target.python, debs)

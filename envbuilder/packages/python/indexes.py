@@ -66,7 +66,7 @@ def mirror_setting(name: str) -> str:
 def override(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
     """Return the URL that the environment or the configuration sets for a source.
 
-    The result is empty if neither sets a URL. Raise `InvalidError` for an unusable URL.
+    The result is empty if neither of them sets a URL. Raise `InvalidError` if the URL is unusable.
     """
     configured = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
@@ -84,8 +84,8 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] = os.envi
 def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
     """Return the URL of a source.
 
-    It is taken from the environment, from the configuration or from the shipped table, whichever
-    has one first. Raise `InvalidError` if none of them has a URL, or if the URL is unusable.
+    The URL is taken from the first of these that has one: the environment, the configuration and
+    the shipped table. Raise `InvalidError` if none of them has a URL, or if the URL is unusable.
     """
     custom = override(name, settings, environ)
     if custom:
@@ -140,11 +140,12 @@ def uv_environment(
 
 
 def with_login(url: str, variables: Mapping[str, str]) -> str:
-    """Return a file's URL with the credentials for an index on the same server, if there are any.
+    """Return a file's URL, adding the credentials for an index on the same server, if any.
 
     This is needed because uv omits an index's credentials from the URLs of the index's files.
-    `variables` are the environment variables for uv. Credentials in a uv.toml are not found here.
-    Credentials in a netrc file need not be added, because both uv and envbuilder use that file.
+    `variables` are the environment variables for uv. Credentials in a uv.toml are not found by this
+    function. Credentials in a netrc file need not be added, because both uv and envbuilder use that
+    file.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or "@" in parts.netloc:

@@ -72,7 +72,7 @@ _TABLE = 1 << 15
 
 
 def of_wheel(path: Path) -> Kernels:
-    """Return the size in bytes of the device code in a wheel, by GPU targets.
+    """Return the size in bytes of the device code in a wheel, keyed by GPU targets.
 
     Raise `InvalidError` for a damaged or oversized wheel.
     """
@@ -85,7 +85,7 @@ def of_wheel(path: Path) -> Kernels:
 
 
 def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T]:
-    """Apply `read` to each library in a wheel, and return the results by the library's path.
+    """Apply `read` to each library in a wheel, and return the results keyed by library path.
 
     Raise `InvalidError` for a damaged or oversized wheel.
     """
@@ -101,7 +101,7 @@ def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T
 
 
 def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> Kernels:
-    """Return the size in bytes of the device code in a library, by GPU targets.
+    """Return the size in bytes of the device code in a library, keyed by GPU targets.
 
     The library is passed in chunks. `reads` is a counter shared by all libraries of a wheel, which
     limits the number of headers that are read. Raise `InvalidError` if there is too much device
@@ -131,11 +131,11 @@ def others(profile: Profile, files: Iterable[File]) -> list[File]:
 
 
 def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
-    """Return the size in bytes of each package's device code, by GPU targets.
+    """Return the size in bytes of each package's device code, keyed by GPU targets.
 
-    The keys are package names with versions (`NAME VERSION`). A wheel in the store is read only
-    once, since the results are cached. The framework and unreadable wheels are left out. If a
-    package has wheels for several Python versions, only one of them is read.
+    The outer keys are package names with versions (`NAME VERSION`). Each wheel in the store is read
+    only once, because the results are cached. The framework and unreadable wheels are left out. If
+    a package has wheels for several Python versions, only one of them is read.
     """
     codes: dict[str, tuple[str, dict[str, int]]] = {}
     for file in others(profile, files) if ACCELERATORS[profile.accelerator].code else ():

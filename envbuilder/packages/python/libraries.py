@@ -1,9 +1,10 @@
-"""Find the system libraries that wheels need, from the headers of the wheels' own libraries.
+"""Find the system libraries that wheels need, by reading the headers of the wheels' own libraries.
 
 An ELF file's dynamic section names the libraries that the loader looks for. Wheels contain most of
-these libraries, but not those that every desktop system has (such as those for a display, FFmpeg or
-OpenMP). Without them, an import fails. Only the libraries listed in `profiles/names/libraries.yaml`
-are considered. Whether others are missing becomes clear only when the package is imported.
+these libraries, but not those that every desktop system has (such as libraries for displays, FFmpeg
+or OpenMP). If these are missing, an import fails. Only the libraries listed in
+`profiles/names/libraries.yaml` are considered. Whether other libraries are missing becomes clear
+only when the package is imported.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ author is untrusted."""
 
 
 def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
-    """Return the names of the libraries that a file in a wheel needs.
+    """Return the names of the libraries that a file in a wheel requires.
 
     The result is empty if the file is not a 64-bit ELF file.
     """
@@ -84,10 +85,10 @@ def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
 
 
 def needed_by(file: IO[bytes]) -> tuple[str, ...]:
-    """Return the names of the libraries that a library needs.
+    """Return the names of the libraries that another library requires.
 
-    The result is empty if the library is not a 64-bit ELF file. Raise `struct.error` if the library
-    is damaged.
+    The result is empty if `file` is not a 64-bit ELF file. Raise `struct.error` if the file is
+    damaged.
     """
     head = file.read(64)
     if not head.startswith(_IDENTITY):
@@ -115,7 +116,8 @@ def needed_by(file: IO[bytes]) -> tuple[str, ...]:
 def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
     """Return the system libraries that a wheel needs but does not contain.
 
-    `needs` is the same as for `unmet`. Only libraries with a known Debian package are returned.
+    `needs` maps the path of each library in the wheel to the libraries that it needs. Only
+    libraries with a known Debian package are returned.
     """
     return system_libraries().debian.keys() & unmet(needs)
 
@@ -124,8 +126,8 @@ def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> fr
     """Return the needed libraries that are neither in the wheel nor available on every system.
 
     `needs` maps the path of each library in the wheel to the libraries that it needs. `brought`
-    contains other libraries that are present. Of several variants of the same library, only the
-    variant with the fewest unknown requirements is considered.
+    contains other libraries that are present. If the wheel contains several variants of the same
+    library, only the variant with the fewest unknown requirements is considered.
     """
     present = {path.rpartition("/")[2] for path in needs}.union(brought)
     debian = system_libraries().debian.keys()
@@ -179,11 +181,11 @@ def _missing(file: File, store: Store) -> set[str]:
 def of_image(
     profile: Profile, files: Iterable[File], store: Store, earlier: Mapping[str, Collection[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the Debian packages that wheels need in an image, each with the names of these wheels.
+    """Return the Debian packages that wheels need in an image.
 
-    Nothing is downloaded to determine the packages. For a wheel that is not in the store, the
-    shipped table and the `earlier` lock's packages are used. Packages that the project excludes are
-    left out.
+    Each package is mapped to the names of the wheels that need it. Nothing is downloaded to
+    determine the packages. For a wheel that is not in the store, the shipped table and the packages
+    of the `earlier` lock are used. Packages that the project excludes are left out.
     """
     from envbuilder.packages.python import kernels
 
@@ -211,9 +213,9 @@ def warnings(
 ) -> Iterator[str]:
     """Yield a warning for each wheel that needs missing system libraries.
 
-    If `in_image` is set, the libraries are missing from the image, and otherwise from this machine.
-    Each wheel is read only once. `asked` contains the Debian packages requested for the image,
-    which may have other names in the suite.
+    If `in_image` is set, the image is checked for the libraries, and otherwise this machine. Each
+    wheel is read only once. `asked` contains the Debian packages requested for the image, which may
+    have other names in the suite.
     """
     from envbuilder.packages.python import kernels  # `run` needs the table alone
 

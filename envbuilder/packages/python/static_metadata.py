@@ -79,7 +79,7 @@ def _read(path: Path) -> str:
 
 
 def extends_cuda(folder: Path) -> bool:
-    """Return whether a source's setup.py refers to PyTorch's `CUDAExtension`."""
+    """Return whether a source's setup.py mentions PyTorch's `CUDAExtension`."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         for node in ast.walk(ast.parse(_read(folder / "setup.py"))):
             names = (getattr(node, field, "") for field in ("id", "attr", "name"))
@@ -114,9 +114,9 @@ def declared(folder: Path) -> Metadata | None:
 
 
 def requirement(line: str, extra: str = "", condition: str = "") -> str:
-    """Return a normalized requirement that applies only with an extra and under a condition.
+    """Return a normalized requirement, limited to an extra and a condition if these are given.
 
-    In requirements of old releases, bounds that are not valid versions today (`pytz >=2011k`) are
+    In requirements of old releases, version bounds that are not valid today (`pytz >=2011k`) are
     dropped. Text that is not a requirement is kept, so that uv reports it.
     """
     from packaging.requirements import InvalidRequirement, Requirement
@@ -132,7 +132,7 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
 
 
 def modern(text: str) -> str:
-    """Convert an old requirement or Python specifier to today's syntax.
+    """Convert a requirement or Python specifier from an old syntax to today's syntax.
 
     An example of an old requirement is `numpy (>=1.,<2.*)`.
     """
@@ -172,7 +172,8 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
 def recorded(folder: Path) -> Metadata | None:
     """Return the metadata that setuptools wrote into a source distribution.
 
-    A build on another machine may have different requirements. Return None if there is no PKG-INFO.
+    The requirements may differ from those of a build on another machine. Return None if there is no
+    PKG-INFO.
     """
     info = metadata(_read(folder / "PKG-INFO"))
     if info is None:

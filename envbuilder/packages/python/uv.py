@@ -1,9 +1,9 @@
 """Run uv as a resolver, which turns requirements into a list of files with their hashes.
 
-uv resolves only what an index offers. To offer wheels even if their own index is unreachable, a
-static index is written to a local folder. It lists wheels whose names and hashes are known, on one
-page per distribution (PEP 503). The requirements of these wheels are stated as
-`dependency-metadata` in a uv.toml, which uv reads from its working folder. uv writes its result to
+uv resolves only packages that an index offers. To offer wheels even if their own index is
+unreachable, a static index is written to a local folder. It lists wheels whose names and hashes are
+known, on one page per distribution (PEP 503). The requirements of these wheels are written as
+`dependency-metadata` to a uv.toml, which uv reads from its working folder. uv writes its result to
 a pylock.toml (PEP 751).
 
 This module is long because uv's input and output belong together.
@@ -75,7 +75,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 class StaticIndex(Struct, frozen=True, kw_only=True):
-    """A package index in a local folder. It is valid as long as the folder exists."""
+    """A package index in a local folder. The index is valid as long as the folder exists."""
 
     url: str
     offers: dict[str, Offer]
@@ -83,10 +83,10 @@ class StaticIndex(Struct, frozen=True, kw_only=True):
 
 
 def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = ()) -> StaticIndex:
-    """Write the offers to a folder as an index, with a uv.toml that states their requirements.
+    """Write the offers to a folder as an index, and their requirements to a uv.toml beside it.
 
-    Only requirements that are claimed for an offer are stated. The uv.toml also makes uv cache the
-    pages of `others`, which are the URLs of the user's indexes.
+    Only the requirements that are claimed for an offer are written. The uv.toml also makes uv cache
+    the pages of `others`, which are the URLs of the user's indexes.
     """
     pages: dict[str, list[str]] = {}
     claims: dict[tuple[str, str], str] = {}
@@ -116,8 +116,8 @@ def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = (
 def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables that make uv read the uv.toml in the folder.
 
-    If the user has set another configuration file, it is merged into the folder's uv.toml. The
-    result is empty if uv finds the uv.toml without variables.
+    If the user has set another configuration file, that file is merged into the folder's uv.toml.
+    The result is empty if uv finds the uv.toml even without such variables.
     """
     path = environ.get("UV_CONFIG_FILE", "")
     if not path and not environ.get("UV_NO_CONFIG"):
@@ -149,7 +149,7 @@ def _lasting_pages(indexes: Iterable[str]) -> str:
 def _url(offer: Offer, folder: Path) -> str:
     """Return the URL of a wheel.
 
-    If the wheel is known only from claims, this is the URL of a nonexistent file.
+    If the wheel is known only from claims, the URL is that of a nonexistent file.
     """
     if "://" in offer.location:
         return offer.location
@@ -167,7 +167,7 @@ def _link(offer: Offer, url: str) -> str:
 
 
 def _requirements(offer: Offer | releases.Unstated, requires_dist: Sequence[str]) -> str:
-    """Return an entry for uv.toml that states a wheel's requirements.
+    """Return an entry for uv.toml that specifies a wheel's requirements.
 
     The values are written as JSON, because JSON strings and lists of strings are valid TOML.
     """
@@ -201,7 +201,7 @@ class Wheel(Struct, frozen=True, kw_only=True):
 def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]:
     """Return the packages in a pylock.toml (PEP 751) that uv wrote for one platform and Python.
 
-    If several wheels of a package fit, return the one that pip would choose. Raise `BuildError` if
+    If several wheels of a package fit, choose the one that pip would choose. Raise `BuildError` if
     no wheel of a package fits, or if the file is invalid.
     """
     accepted = ranks(platform, python)
@@ -303,7 +303,7 @@ no index."""
 class UnresolvableError(Exception):
     """Raised when no set of files satisfies the requirements for the given target.
 
-    If no target is given, no target can be satisfied.
+    If no target is given, the requirements cannot be satisfied for any target.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class UnresolvableError(Exception):
         target: tuple[str, str] | None = None,
         named: frozenset[str] = frozenset(),
     ) -> None:
-        """Store the reason. `named` are the packages that are on no index or have no wheel."""
+        """Store the reason. `named` contains the packages that are on no index or have no wheel."""
         self.named = named
         self.reason = reason(cause) if isinstance(cause, str) else cause
         if target:
@@ -440,10 +440,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         return answer
 
     def _content(self, option: str) -> str:
-        """Return an option unchanged unless it is the path of a file in the working folder.
-
-        In this case, return the text of the file.
-        """
+        """Return an option, or the text of a file if the option is a path in the working folder."""
         path = Path(option)
         return path.read_text(encoding="utf-8") if path.parent == self.folder else option
 
@@ -554,7 +551,7 @@ class Uv(Struct, frozen=True, kw_only=True):
 
 
 def _named(printed: str) -> frozenset[str]:
-    """Return the packages that, according to uv, are on no index or have no wheel."""
+    """Return the names of the packages that, according to uv, are on no index or have no wheel."""
     names = set[str]()
     for lacking, absent in _LACKING.findall(printed):
         names.add(types.canonical(lacking or absent))
@@ -562,9 +559,10 @@ def _named(printed: str) -> frozenset[str]:
 
 
 def _checked(**fields: object) -> File:
-    """Return a lock entry after validation, since its strings appear in file names and commands.
+    """Return a validated lock entry with the given fields.
 
-    Raise `BuildError` if a field is invalid.
+    Validation is needed because the strings in an entry appear in file names and commands. Raise
+    `BuildError` if a field is invalid.
     """
     try:
         return decoding.convert({"kind": "wheel", **fields}, File)
@@ -583,10 +581,10 @@ def started(
     named: Iterable[str] = (),
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield a `Uv` that searches the user's index and the offers, with a temporary working folder.
+    """Yield a `Uv` with a temporary working folder that searches the user's indexes and the offers.
 
-    If `offers` is None, only the user's index is searched. `named` are the distributions that must
-    come from the offers. `memory` stores the results of the command's uv runs.
+    If `offers` is None, only the user's indexes are searched. `named` contains the distributions
+    that must be taken from the offers. `memory` stores the results of the command's uv runs.
     """
     memory = memory or Memory(answers={})
     sources = pip.sources(environ)
@@ -609,9 +607,9 @@ def started(
 def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tuple[str, ...]:
     """Return find-links for uv that leave out the distributions offered by the static index.
 
-    Otherwise, uv could take such a distribution from a folder without recording the source of its
-    hash. Links to the remaining wheels are collected in a folder in uv's cache. This folder is
-    kept, because uv unpacks a wheel once per path, and wheels may be large.
+    Otherwise, uv could take such a distribution from a find-links folder without recording the
+    source of its hash. Links to the remaining wheels are collected in a folder in uv's cache. This
+    folder is kept, because uv unpacks a wheel once per path, and wheels may be large.
     """
     if not locations:
         return ()

@@ -1,9 +1,9 @@
 """Detect conflicting wheels by comparing the lists of files in their RECORDs.
 
 uv installs wheels in parallel, and the last wheel to write a file wins. If two wheels had different
-bytes for the same path, the resulting environment would be a matter of chance, with every builder.
-Therefore, such wheels are rejected, unless a lock prunes a stray file from one of them. Identical
-bytes, as in many namespace packages, are allowed.
+bytes for the same path, the resulting environment would depend on chance, no matter which builder
+is used. Therefore, such wheels are rejected, unless a lock prunes a stray file from one of them.
+Identical bytes, as in many namespace packages, are allowed.
 
 Only a wheel's zip directory and a few small files are read. Nothing is unpacked. When a lock is
 made, the wheels are read with range requests, so that the result does not depend on which wheels
@@ -59,7 +59,7 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
     """Raise `InvalidError` if two wheels install different bytes at the same path.
 
     `python` is a version in the form X.Y. Only wheels in the store are checked. A wheel with an
-    unusable RECORD also raises `InvalidError`. If a wheel in the store is damaged, remove it and
+    unusable RECORD also causes an `InvalidError`. If a wheel in the store is damaged, remove it and
     raise `BuildError`.
     """
     files = [*files]
@@ -76,9 +76,9 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
 
 
 def explained(path: str, first: File, second: File, files: Sequence[File]) -> tuple[str, str]:
-    """Return an error message about two wheels that conflict at a path, and advice to resolve it.
+    """Return an error message about two wheels that conflict at a path, and advice on a solution.
 
-    If the entries in `files` state their requirements, the message also names the packages that
+    If the entries in `files` contain their requirements, the message also names the packages that
     require the two wheels.
     """
 
@@ -101,10 +101,10 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
 
 
 def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
-    """Return the first path at which two wheels differ, together with these wheels.
+    """Return the first path at which two wheels differ, and the two wheels.
 
-    Return None if no wheels differ. The values of `wheels` are the results of `contents`. A file
-    whose content is unknown differs from every other file.
+    Return None if there is no such path. The values of `wheels` are the results of `contents`. A
+    file whose content is unknown is considered different from every other file.
     """
     owners: dict[str, File] = {}
     for wheel, places in wheels.items():
@@ -118,13 +118,13 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File, tuple[str, ...]]:
     """Return the paths that can be left out of each wheel to resolve conflicts.
 
-    With pip, the wheel installed last wins. Here, the wheel with the same name as the folder or
-    program keeps its files. If there is no such wheel, the wheel with more files keeps them. A
-    wheel is not pruned, and the conflict remains, if pruning would remove machine code or more than
-    half of the wheel's files.
+    With pip, the wheel installed last wins. In contrast, this function keeps the files of the wheel
+    that has the same name as the folder or program. If there is no such wheel, the files of the
+    larger wheel (by number of files) are kept. A wheel is not pruned, and the conflict remains, if
+    pruning would remove machine code or more than half of the wheel's files.
 
-    A program is kept in the wheel that the project itself lists. If it is unknown which wheel that
-    is, the conflict remains. `wheels` is the same as for `clash`.
+    A program is kept in the wheel that the project itself lists. If that wheel cannot be
+    determined, the conflict remains. `wheels` is the same as for `clash`.
     """
     owners: dict[str, list[File]] = defaultdict(list)
     for wheel, places in wheels.items():
@@ -160,12 +160,12 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
 
 
 def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
-    """Return the one wheel that should keep a program which several wheels contain.
+    """Return the wheel that should keep a program if several wheels contain it.
 
     This is the wheel that the project itself lists, or the wheel with the highest rank if the
-    project lists none of them. Return None if it is unknown which wheel that is. `ranked` is sorted
+    project lists none of them. Return None if the wheel cannot be determined. `ranked` is sorted
     from low to high rank. `required` contains the names of the packages that other packages
-    require, and is empty if they are unknown.
+    require, and is empty if these names are unknown.
     """
     candidates = [wheel for wheel in ranked if wheel.name not in required]
     if not required or len(candidates) > 1:
@@ -187,7 +187,8 @@ def contents(
     """Return the paths of the files that a wheel installs, each with an identifier of its content.
 
     Paths are relative to the environment. The identifier is the hash from RECORD or, for a
-    generated script, the function that the script runs. It is empty if RECORD states no hash.
+    generated script, the function that the script runs. The identifier is empty if RECORD has no
+    hash for the file.
 
     `stem` is NAME-VERSION as in the names of the metadata folders inside the wheel. `members` lists
     the files in the wheel. Raise `ValueError`, `csv.Error` or `configparser.Error` for an invalid
@@ -234,7 +235,7 @@ def _require_inside(path: str) -> None:
 
 
 def _scripts(entry_points: str) -> dict[str, str]:
-    """Return the scripts that an installer creates: path → the function that the script runs."""
+    """Return the scripts that an installer creates, each with the function that it runs."""
     if any(len(line) > _LONGEST_LINE for line in entry_points.splitlines()):
         raise ValueError(f"entry_points.txt has a line of more than {_LONGEST_LINE} characters")
     parser = configparser.ConfigParser(
@@ -313,7 +314,7 @@ _RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 class RemoteFile(io.RawIOBase):
     """A file on a server that is read with range requests, so that only parts are downloaded.
 
-    If the server does not support range requests, it sends the complete file, of which at most 64
+    A server that does not support range requests sends the complete file. In this case, at most 64
     MiB are read.
     """
 
@@ -355,8 +356,8 @@ class RemoteFile(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         """Return `size` bytes, or all remaining bytes if `size` is negative.
 
-        Raise `zipfile.BadZipFile` if these are more than `_DIRECTORY` bytes. The limit is needed
-        because the server determines how large the zip directory claims to be.
+        Raise `zipfile.BadZipFile` if more than `_DIRECTORY` bytes would be returned. The limit is
+        needed because the server determines how large the zip directory claims to be.
         """
         left = max(self._size - self._at, 0)
         count = left if size < 0 else min(size, left)
@@ -365,9 +366,10 @@ class RemoteFile(io.RawIOBase):
         return super().read(count) or b""
 
     def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
-        """Fill a buffer with the next bytes, and return their number.
+        """Fill a buffer with the next bytes, and return the number of bytes written to it.
 
-        The bytes are taken from the part already received. If necessary, another part is requested.
+        The bytes are taken from the part of the file that has already been received. If necessary,
+        another part is requested.
         """
         count = min(len(buffer), max(self._size - self._at, 0))
         if not self._begin <= self._at <= self._at + count <= self._begin + len(self._data):

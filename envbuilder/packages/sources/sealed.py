@@ -1,7 +1,7 @@
 """Build a wheel in a sandbox, and rewrite it so that its bytes depend only on its content.
 
-The build gets a scratch folder, a venv with the locked build requirements, and no environment
-variables other than those set here. `inside.py` sets up the sandbox. If the kernel does not allow a
+The build gets a scratch folder, a venv with the locked build requirements, and only the environment
+variables that this module sets. `inside.py` sets up the sandbox. If the kernel does not allow a
 sandbox, the build runs without it, in the same folder and with the same variables, and a note
 informs the user.
 """
@@ -70,7 +70,7 @@ _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 class FailedError(BuildError):
     """Raised when the code of the package that is being built fails.
 
-    `log` is the end of the code's output.
+    `log` is the end of that code's output.
     """
 
     def __init__(self, message: str, hint: str, log: str) -> None:
@@ -140,8 +140,8 @@ class Scratch:
         """Run a hook of the build backend, and return the hook's result.
 
         `version` is for backends that would otherwise read the version from the repository's tags,
-        which are not available here. Raise `FailedError` if the hook fails, and `BuildError` if its
-        result is not valid JSON.
+        which are not available in the scratch folder. Raise `FailedError` if the hook fails, and
+        `BuildError` if its result is not valid JSON.
         """
         done = self._run(backend, source, hook, version)
         if self._sealed and done.returncode == inside.UNSEALED:
@@ -213,7 +213,7 @@ class Scratch:
 
 @contextmanager
 def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
-    """Yield a new scratch folder, which is removed at the end."""
+    """Yield a new scratch folder that is removed when the context exits."""
     # What a build that was stopped has left running may write for a moment longer.
     with tempfile.TemporaryDirectory(
         prefix="envbuilder-build-", ignore_cleanup_errors=True
@@ -222,7 +222,7 @@ def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
 
 
 def _is_plain(path: Path) -> bool:
-    """Return whether a build left a regular file at this path. A link is not accepted."""
+    """Return whether the path is a regular file. A link is not accepted."""
     try:
         return stat.S_ISREG(path.lstat().st_mode) and not path.parent.is_symlink()
     except OSError:
@@ -230,7 +230,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
-    """Return the complete environment variables for a build that uses the Python in `prefix`.
+    """Return all environment variables for a build that uses the Python in `prefix`.
 
     They make the compiler replace the names of this machine's folders. Otherwise, messages and
     library paths in a wheel could contain these names.
@@ -268,7 +268,7 @@ def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
 
 
 def _advice(words: str) -> str:
-    """Return advice on a failed build, based on the last lines of its output."""
+    """Return advice about a failed build, based on the last lines of its output."""
     if "Python.h" in words:
         return "Install the headers of this Python (Debian, Ubuntu: sudo apt install python3-dev)."
     if not process.which("cc") and ("cc" in words or "g++" in words):
@@ -297,11 +297,11 @@ def normalise(
 ) -> tuple[Path, Metadata]:
     """Rewrite a wheel so that its bytes depend only on its content; return its path and metadata.
 
-    `file` is the wheel's file name if it differs from the name in the path `built`. `without`
-    contains paths below site-packages to leave out. `without_programs` contains the names of
-    programs to leave out.
+    The path is that of the rewritten wheel. `file` is its file name if this differs from the name
+    in the path `built`. `without` contains paths below site-packages to leave out.
+    `without_programs` contains the names of programs to leave out.
 
-    Entries are sorted, and they are not compressed because compressors differ. Times, modes and the
+    Entries are sorted. They are not compressed, because compressors differ. Times, modes and the
     RECORD do not depend on the machine. Raise `BuildError` if the file is not a wheel of this
     package.
     """
@@ -399,7 +399,7 @@ def _rewrite(
 def _without_programs(entry_points: str, names: Collection[str]) -> str:
     """Return the text of entry_points.txt without the given programs.
 
-    Entries with these names are kept in sections that do not define programs.
+    Entries with the same names are kept in sections that do not define programs.
     """
     lines = []
     section = ""
@@ -420,7 +420,7 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 
 def glibc(wheel: Path) -> int:
-    """Return the minor version of the newest glibc 2.x that a wheel's libraries need.
+    """Return the minor version of the newest glibc 2.x that any library in a wheel needs.
 
     Return 0 if the libraries do not need glibc.
     """
@@ -442,7 +442,7 @@ def glibc(wheel: Path) -> int:
 
 
 def unpruned(file: File) -> File:
-    """Return the complete wheel from which a pruned wheel is made, as listed on its index."""
+    """Return the complete wheel, as listed on its index, from which a pruned wheel is made."""
     recipe = file.recipe
     assert recipe is not None, "it is pruned"
     return replace(
@@ -458,7 +458,7 @@ def unpruned(file: File) -> File:
 def prune(file: File, python: str, settings: Settings) -> File:
     """Add a pruned copy of a wheel to the store, and return the copy as a locked file.
 
-    The copy lacks the files that the wheel's recipe leaves out. The complete wheel must be in the
+    The copy lacks the files that the wheel's recipe excludes. The complete wheel must be in the
     store. Raise `BuildError` if the stored file is not a wheel.
     """
     store = Store.of(settings)
@@ -533,7 +533,7 @@ def _lay(venv: Path) -> str:
     """Complete a CUDA toolkit that was installed from wheels, and return its path.
 
     Linkers look for library names that the wheels lack, so links with these names are added. The
-    path is relative to the venv. It is empty if the venv contains no toolkit.
+    path is relative to the venv, and is empty if the venv contains no toolkit.
     """
     for compiler in venv.glob("lib/python*/site-packages/nvidia/cu*/bin/nvcc"):
         home = compiler.parent.parent
@@ -551,8 +551,8 @@ def _of_cuda(
 ) -> dict[str, str]:
     """Return the additional environment variables for a build that compiles CUDA code.
 
-    nvcc gives its intermediate files random names and derives the names of symbols from them. To
-    keep the result reproducible, the linker is told to strip these symbols.
+    nvcc gives its intermediate files random names and derives symbol names from them. To keep the
+    result reproducible, the linker is told to strip these symbols.
     """
     memory = probe.host().memory
     room = min(filter(None, (memory.total_bytes, memory.limit_bytes, _PLENTY)))

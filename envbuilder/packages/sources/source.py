@@ -3,7 +3,7 @@
 A source distribution is kept unchanged. A commit of a repository, or a folder in the project, is
 packed into a tar that depends only on the files in the folder: the tar is sorted and contains
 neither times nor owners. Therefore, each source has a sha256 and is treated like any other file: it
-is downloaded once, checked, and bundled.
+is downloaded once, checked, and added to bundles.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Location(NamedTuple):
-    """The parsed location of a source, as given in a requirement."""
+    """The parsed location of a source, as written in a requirement."""
 
     kind: types.SourceKind
     url: str
@@ -52,7 +52,7 @@ class Location(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The file name of an archive."""
+        """The file name of the archive to which the location points."""
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
     def stays(self, recipe: Recipe | None) -> bool:
@@ -151,7 +151,7 @@ def newest(
 
 
 def of_release(link: upstream.Listed, settings: Settings) -> Recipe:
-    """Download the archive of a release on an index into the store, and return its recipe."""
+    """Download the archive of a release from an index into the store, and return its recipe."""
     sha256 = downloaded(link.location, link.sha256, link.file, settings)
     return Recipe(kind="sdist", location=link.file, sha256=sha256)
 
@@ -262,7 +262,7 @@ def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) ->
 
 
 def of_path(location: Location, settings: Settings) -> Recipe:
-    """Pack a folder in the project into the store, and return the source's recipe.
+    """Pack a folder in the project into the store, and return a recipe for it.
 
     Raise `InvalidError` if the folder is outside the project or other users can write to it.
     """
@@ -303,9 +303,9 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
     """Pack a commit of a repository into the store; return the recipe and the source's version.
 
     `commit` is the locked commit. If it is empty, the commit is determined from the location's
-    reference. The version is taken from the last tag before the commit, and is empty if there is no
-    such tag. Submodules are included. Raise `GoneError` if the repository no longer has the locked
-    commit.
+    reference. The version is taken from the last tag before the packed commit, and is empty if
+    there is no such tag. Submodules are included. Raise `GoneError` if the repository no longer has
+    the locked commit.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-git-") as name:
         home = Path(name)
@@ -355,7 +355,8 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
 def _commit(git: _Git, location: Location) -> str:
     """Return the commit that the location's branch, tag or abbreviated commit refers to.
 
-    Without a reference, return the latest commit. Raise `InvalidError` if there is no such commit.
+    If the location has no reference, return the latest commit. Raise `InvalidError` if there is no
+    such commit.
     """
     reference = location.reference
     names = ["HEAD"]
@@ -390,8 +391,8 @@ class _Git:
     """A runner of git commands in a private folder, without configuration, hooks or prompts.
 
     Cloning and fetching are the exception: they need credentials and proxies, so they use the
-    user's git and ssh configuration. This is safe, because these commands write no file of a
-    repository, and the commit identifies their result.
+    user's git and ssh configuration. This is safe, because these commands do not check out any file
+    of a repository, and the commit identifies their result.
     """
 
     def __init__(self, home: Path, url: str) -> None:

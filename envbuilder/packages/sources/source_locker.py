@@ -2,11 +2,11 @@
 
 A lock records the hashes of a source and of the wheels needed to build it, so the wheel can be
 rebuilt from the lock. The build of a pure Python package gives the same bytes on every machine. If
-a build gives different bytes than those in the lock, this is reported. The store keeps each wheel
-both under its hash and under a key computed from all inputs of the build.
+a build produces bytes that differ from those in the lock, this is reported. The store keeps each
+wheel both under its hash and under a key computed from all inputs of the build.
 
-Old sources need older tools, and some do not declare their requirements. For these, alternatives
-are tried in a fixed order.
+Old sources need older tools, and some sources do not declare their requirements. For these sources,
+alternative plans are tried in a fixed order.
 
 This module is long because reading, building and locking a source share one plan, which each of
 these steps may change.
@@ -122,8 +122,8 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     def with_more(self, requirements: Iterable[str]) -> BuildRequirements:
         """Return the plan with additional requirements.
 
-        A requirement on the framework is not added. Instead, the plan then uses the target's
-        framework.
+        A requirement for the framework is not added. Instead, the target's framework is then used
+        for the build.
         """
         more = [*requirements]
         ours = [r for r in more if frameworks.of_build(distribution(r))]
@@ -132,10 +132,10 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
         return plan.beside_framework() if ours else plan
 
     def beside(self, versions: Mapping[str, str]) -> BuildRequirements:
-        """Return the plan with its packages pinned to the versions given in `versions`, if any.
+        """Return the plan with packages pinned to their versions in `versions`, where available.
 
-        This is needed because an old release may pin a build requirement, such as numpy==1.19.3,
-        that has no wheel for a platform.
+        This is needed because an old release may pin a build requirement, such as numpy==1.19.3, to
+        a version that has no wheel for a platform.
         """
         pairs = [(distribution(line), line) for line in self.requires]
         pinned = (f"{n}=={versions[n]}" if n in versions else line for n, line in pairs)
@@ -198,7 +198,7 @@ class WheelBuilder:
         return probe.host().platform
 
     def first(self, pythons: Sequence[str]) -> str:
-        """Return the first of several Python versions with which this machine can build.
+        """Return the first of the given Python versions with which this machine can build.
 
         Raise `ToolError` if this machine has none of them.
         """
@@ -212,7 +212,7 @@ class WheelBuilder:
         )
 
     def has(self, python: str) -> bool:
-        """Return whether this machine has a Python version or can download it."""
+        """Return whether this machine has the given Python version or can download it."""
         if python not in self._interpreters:
             self._interpreters[python] = self._interpreter(python)
         return self._interpreters[python] is not None
@@ -239,11 +239,11 @@ class WheelBuilder:
     def make(
         self, name: str, recipe: Recipe, version: str, plan: BuildRequirements, python: str
     ) -> BuiltWheel:
-        """Build a wheel from a source, and return it with the plan that succeeded.
+        """Build a wheel from a source, and return the wheel and the plan that succeeded.
 
-        Old sources need older tools, and some do not declare their requirements, so alternatives
-        are tried. Raise `FrameworkError` if the build needs the framework, and `BuildError` if
-        every attempt fails.
+        Old sources need older tools, and some sources do not declare their requirements, so
+        alternative plans are tried. Raise `FrameworkError` if the build needs the framework, and
+        `BuildError` if every attempt fails.
         """
         key = (self._settings.cache_dir, recipe.sha256, plan, python)
         if key in _FAILED:
@@ -294,7 +294,7 @@ class WheelBuilder:
         needs: Sequence[File],
         asks: Collection[str] = (),
     ) -> Wheel:
-        """Return the wheel built from a source with the wheels in `needs` installed.
+        """Build a wheel from a source, with the wheels in `needs` installed, and return the wheel.
 
         A wheel from an earlier build with the same inputs is reused. `asks` contains the known
         build requirements; if it is empty, the backend's requirements are not checked. Raise
@@ -360,9 +360,10 @@ class WheelBuilder:
     def resolved(
         self, plan: BuildRequirements, platform: types.Platform, python: str
     ) -> tuple[File, ...]:
-        """Return the wheels for a plan's requirements; raise `UnresolvableError` if there are none.
+        """Return the wheels that satisfy a plan's requirements.
 
-        If possible, they have the same versions as the wheels already resolved for other targets.
+        If possible, these wheels have the same versions as the wheels already resolved for other
+        targets. Raise `UnresolvableError` if no wheels satisfy the requirements.
         """
         key = (plan, platform, python)
         asked = (*plan.requires, *plan.toolkit)
@@ -385,7 +386,7 @@ class WheelBuilder:
 
 
 def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
-    """Return the plan to try after a failed build, based on its log; None if there is none left."""
+    """Return the plan to try next, based on the log of a failed build; None if none is left."""
     missing = _MISSING.findall(log)
     name = types.canonical(missing[-1]) if missing else ""
     if frameworks.of_name(name):
@@ -436,7 +437,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     def offer(self) -> Offer:
         """An offer of this release as a wheel for every target.
 
-        If the wheel has not been built yet, the offer is a placeholder for it.
+        If the wheel has not been built yet, the offer is only a placeholder.
         """
         location = self.recipe.location
         is_wheel = self.recipe.kind == "wheel"
@@ -614,11 +615,11 @@ class SourceLocker:
         pythons: Sequence[str],
         elsewhere: Metadata | None,
     ) -> tuple[Metadata, BuildRequirements, Wheel | None, str]:
-        """Return a source's metadata and build plan.
+        """Return a source's metadata, build plan and wheel, and the Python version of the wheel.
 
-        If the source was built, the wheel and the Python version follow; otherwise, None and an
-        empty string. `elsewhere` contains the metadata from a wheel for another platform, which
-        makes a build unnecessary.
+        If the source was not built, the wheel is None and the Python version is an empty string.
+        `elsewhere` contains the metadata from a wheel for another platform, which makes a build
+        unnecessary.
         """
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
@@ -659,10 +660,10 @@ class SourceLocker:
         return metadata, plan, None, ""
 
     def _likely(self, folder: Path, tag: str) -> Metadata | None:
-        """Return the metadata found in the text of a source that cannot be built here.
+        """Return the metadata found in the text of a source that cannot be built on this machine.
 
-        If the text does not state a version, it is taken from `tag` or, if that is empty, from
-        setuptools' default, 0.0.0. Return None if no metadata is found.
+        If the text does not specify a version, `tag` is used as the version or, if `tag` is empty,
+        setuptools' default of 0.0.0. Return None if no metadata is found.
         """
         shown = self._shown(folder)
         if shown is None:
@@ -673,7 +674,7 @@ class SourceLocker:
     def _failed(self, name: str, error: BuildError) -> None:
         """Report a failed build, once per package.
 
-        The failure is not an error, since the source alone can be locked.
+        The failure is not treated as an error, since the source can be locked without a wheel.
         """
         if name not in self._failures:
             self._failures.add(name)
@@ -801,8 +802,8 @@ def _named(
 ) -> tuple[Recipe, str]:
     """Return the recipe of a source that the project names, and the version of the source.
 
-    The version comes from the locked file or from a git tag, and is empty if neither states it. The
-    `locked` recipe is kept, unless the repository no longer has the locked commit.
+    The version is taken from the locked file or from a git tag, and is empty if neither specifies
+    it. The recipe in `locked` is kept, unless the repository no longer has the locked commit.
     """
     recipe = locked.recipe if locked else None
     if locked and recipe and Store.of(settings).has(recipe.sha256):
@@ -854,7 +855,7 @@ def _requirements(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
 def of_framework(target: Target) -> tuple[File, ...]:
     """Return a target's framework wheels and the wheels that they require.
 
-    The result is empty if the target has no framework. Otherwise, it includes numpy, which
+    The result is empty if the target has no framework. Otherwise, the result includes numpy, which
     extensions often need without declaring it.
     """
     wheels = {file.name: file for file in target.of_kind("wheel") if file.recipe is None}
@@ -899,7 +900,7 @@ def fetch(
 
     Return how many files were missing. `arrived` is called for each downloaded file while others
     are still being downloaded. Raise `BuildError` in the same cases as `packages.fetch`, and if a
-    build gives a different wheel than the one in the lock.
+    build produces a different wheel than the one in the lock.
     """
     store = Store.of(settings)
     missing = [f for f in files if f.recipe and not store.has(f.sha256)]

@@ -103,8 +103,8 @@ FULL = Gates(0.972, 0.24, 0.1)
 def gates_for(data: Dataset, epochs: int, stated: float | None) -> Gates:
     """Return the gates for a training run.
 
-    If the required accuracy is `stated`, the gates are derived from it. Otherwise, they depend on
-    the number of images and epochs.
+    If the required accuracy is given as `stated`, the gates are derived from it. Otherwise, they
+    depend on the number of images and epochs.
     """
     if stated is not None:
         return gates_at(stated)

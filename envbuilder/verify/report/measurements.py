@@ -110,11 +110,12 @@ class Host(Struct, frozen=True, kw_only=True):
 class Contention(Struct, frozen=True, kw_only=True):
     """Competition for the CPU during one timed piece of work.
 
-    A value is null if it could not be measured on this machine. `cpus` and `quota` limit the
-    process. `threads` is the framework's number of threads, or null if an accelerator did the work.
-    The pressure values state for how long at least one task waited for a CPU, on the whole machine
-    and in the process's own cgroup. `other_seconds` is the CPU time that other processes used, and
-    `steal_seconds` is the CPU time that a hypervisor took. Both are totals over all CPUs.
+    A value is null if it could not be measured on this machine. `cpus` and `quota` are the limits
+    on the process's CPU use. `threads` is the framework's number of threads, or null if an
+    accelerator did the work. The pressure values say how long at least one task waited for a CPU,
+    on the whole machine and in the process's own cgroup. `other_seconds` is the CPU time that other
+    processes used, and `steal_seconds` is the CPU time that a hypervisor took. Both are totals over
+    all CPUs.
     """
 
     seconds: NotNegative
@@ -164,9 +165,9 @@ class Measurements(Struct, frozen=True, kw_only=True):
     """The machine's performance; a value is null if it could not be measured.
 
     `matmul_share` is the compute rate of the last epoch as a fraction of the float32 matmul rate.
-    Idle machines reached up to 1.05. A value above 1.1 means that one of the two measurements was
-    disturbed. The report then has the warning `matmul rate`, and its times should be measured
-    again.
+    On idle machines, values of up to 1.05 were measured. A value above 1.1 means that one of the
+    two measurements was disturbed. The report then has the warning `matmul rate`, and its times
+    should be measured again.
     """
 
     matmul: tuple[Matmul, ...] | None = None
@@ -179,7 +180,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
 
 class Repeated(Struct, frozen=True, kw_only=True):
-    """A training step that was repeated in float64 outside of the environment.
+    """A training step that was repeated in float64 outside the environment.
 
     Steps are counted from 1 over all epochs. `error` is the largest error among the arrays that the
     step changes, where an array's error is relative to its change. `array` is the name of the array

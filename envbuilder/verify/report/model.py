@@ -132,7 +132,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
 
 class ScalingDevice(Struct, frozen=True, kw_only=True):
-    """A device that was trained on alone; its speed is null if this training failed."""
+    """The result of training on one device alone; its speed is null if the training failed."""
 
     index: Annotated[int, Meta(ge=0)]
     name: str | None = None
@@ -287,8 +287,8 @@ def check(data: Any) -> Report:
     A report is untrusted, since an environment may send anything. No number in it may be NaN or
     infinite. A report that did not fail must have used the requested device. It must contain
     trained epochs with a duration and an accuracy, and no failed check. All code that stores,
-    compares or shows a report gets it from this function. The function also accepts only the
-    payload's part of a report.
+    compares or shows a report gets it from this function. A report that consists of only the
+    payload's part is also accepted.
     """
     schema = data.get("schema") if isinstance(data, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:

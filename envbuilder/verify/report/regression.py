@@ -60,8 +60,8 @@ def yardstick(path: Path, *, quick: bool) -> StoredReport:
     """Read the earlier report with which a new report will be compared.
 
     `quick` says whether the new verification trains on a subset of the images. Raise `InvalidError`
-    if the file is damaged, if its verification failed, or if it trained on different images than
-    the new verification will. Reading it before the training avoids a useless training run.
+    if the file is damaged, if the earlier verification failed, or if it trained on different images
+    than the new one will. Calling this function before the training avoids a useless training run.
     """
     earlier = read(path)
     _require_usable(earlier)

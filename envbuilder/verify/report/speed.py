@@ -1,9 +1,9 @@
 """Decide whether a report's times may be compared, or whether other work disturbed them.
 
-All functions are pure. A busy machine is not the same as a slow one: its times do not show a
+All functions are pure. A busy machine is not the same as a slow one: its times do not prove a
 regression, and nothing may be compared with them. The thresholds come from measurements on two
-cores (docs/evidence/tried.md#a-busy-machine). Contention that uses no CPU time (for memory
-bandwidth, caches or a shared GPU) cannot be detected here.
+cores (docs/evidence/tried.md#a-busy-machine). This module cannot detect contention that uses no CPU
+time (for memory bandwidth, caches or a shared GPU).
 """
 
 from __future__ import annotations
