@@ -27,7 +27,7 @@ _REFUSED = frozenset({"unlocked", "impossible", "unsigned"})
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """The state of the lock for one environment on one profile, and the problems of that lock."""
+    """The state of the lock for one environment on one profile, and the lock's problems."""
 
     environment: str
     profile: str
@@ -98,7 +98,7 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
 def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) -> int:
     """Print whether the lock of each named profile is fresh, and return the exit code.
 
-    Raise `InvalidError` inside a project.
+    Raise `InvalidError` if the current folder is in a project.
     """
     if settings.definition is not None:
         raise InvalidError(
@@ -152,7 +152,7 @@ def _print(state: State, entry: entries.Entry, reason: str) -> None:
 
 
 def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
-    """Yield a note for each profile whose shipped lock is replaced by one of the user's locks."""
+    """Yield a note for each profile whose shipped lock is overridden by one of the user's locks."""
     folders = search_path(settings.project, settings.config_dir)
     origins = {entry.name: entry.origin for entry in every if entry.origin}
     for profile, lock in origins.values():
@@ -193,7 +193,7 @@ def _state(entry: entries.Entry, locks: library.Library) -> State:
 
 
 def _refusal(path: Path, locks: library.Library) -> EnvbuilderError | None:
-    """Return the error if a lock lacks a required signature, or None if the lock is accepted."""
+    """Return the error if the lock at `path` lacks a required signature, otherwise None."""
     try:
         locks.require_signature(path, profile_lock.content(path, ("lock",)))
     except (InvalidError, SignatureError) as error:

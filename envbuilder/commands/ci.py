@@ -2,7 +2,7 @@
 
 From top to bottom, the module defines the locked profiles, the matrix (one row per job), the
 workflow file for a CI service, and the command. The module is long because each job is generated
-from a row, so that the two only make sense together.
+from a row, so that jobs and rows only make sense together.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def locked_profiles(
 ) -> tuple[list[LockedProfile], list[Omission]]:
     """Return the profiles with their locks, and an omission for each profile without a usable lock.
 
-    Without `names`, return all profiles that are not opt-in. Raise `InvalidError` instead of
-    returning an omission if the profile is in `names` or if the project lists it.
+    If `names` is empty, return all profiles that are not opt-in, and those that the project lists.
+    If a profile that is in `names` or that the project lists has no usable lock, raise
+    `InvalidError` instead of returning an omission.
     """
     library = Library(search_path(settings.project, settings.config_dir))
     locked: list[LockedProfile] = []
@@ -106,7 +107,7 @@ _DIGITS = 16
 
 
 class LockedProfile(Struct, frozen=True, kw_only=True):
-    """A profile, or a project's environment on a profile, with its usable lock."""
+    """A profile, or a project's environment on a profile, together with its usable lock."""
 
     environment: str
     """Name of the project's environment; empty if this is a profile outside of a project."""
@@ -164,7 +165,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Omission(Struct, frozen=True, kw_only=True):
-    """A profile or a job that has no row in the matrix, and the reason."""
+    """A profile or job that has no row in the matrix, and the reason why it has none."""
 
     label: str
     why: str
@@ -173,7 +174,7 @@ class Omission(Struct, frozen=True, kw_only=True):
 class Selection(Struct, frozen=True, kw_only=True):
     """The platforms, Python versions and backends for which the user wants jobs.
 
-    An empty `platforms` stands for all platforms.
+    If `platforms` is empty, the user wants jobs for all platforms.
     """
 
     platforms: tuple[types.Platform, ...] = ()
@@ -193,8 +194,8 @@ def rows(
     """Return the rows of all profiles, and an omission for each profile or job that has no row.
 
     `hosted` maps each platform to the label of a hosted runner, which has no accelerator.
-    `accelerated` maps the names that `_runner` looks up to the labels of runners with an
-    accelerator.
+    `accelerated` maps profiles or accelerators, optionally with a platform (see `_runner`), to the
+    labels of runners that have an accelerator.
     """
     results: list[Row] = []
     omissions: list[Omission] = []
@@ -215,7 +216,7 @@ def rows(
 
 
 def hint(row: Row) -> str:
-    """Return advice on how to assign a job to one of the user's own runners."""
+    """Return advice on how to run a job on one of the user's own runners."""
     return f"name your own runner: --runner {row.profile}@{row.platform}=LABEL"
 
 
@@ -258,7 +259,7 @@ def _pythons(
 ) -> tuple[types.PythonVersion, ...]:
     """Return the Python versions for which the locks have targets on a platform.
 
-    For images, return only the versions for which there is a base image.
+    If the backend builds images, return only the versions for which there is a base image.
     """
     image = makes_image(backend)
     if image and types.system(platform) != "linux":
@@ -325,7 +326,7 @@ def _files(
     python: types.PythonVersion,
     backend: types.Backend,
 ) -> Iterator[locks.File]:
-    """Yield the files that a job downloads, except for base images and single libraries."""
+    """Yield the files that a job downloads, except base images and individual libraries."""
     target = locks.select(locked.lock, platform, python)
     yield locked.lock.tool(platform)
     for file in target.files:
@@ -359,7 +360,7 @@ PROVIDERS: tuple[Provider, ...] = get_args(Provider)
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """The free hosted runners of a CI service. None of them has an accelerator."""
+    """A CI service's free hosted runners, none of which has an accelerator."""
 
     runners: Mapping[types.Platform, str]
     """Platform → label of the hosted runner for that platform."""
@@ -424,7 +425,7 @@ class Workflow(Struct, frozen=True, kw_only=True):
 
 
 def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omission]]:
-    """Return the rows that the service can run, and an omission for each of the other rows."""
+    """Return the rows that the service can run, and an omission for each row that it cannot run."""
     jobs: list[Row] = []
     omissions: list[Omission] = []
     for row in rows:
@@ -438,8 +439,8 @@ def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omis
 def require_jobs(workflow: Workflow) -> None:
     """Raise `InvalidError` if the workflow has no jobs, or if a lock is outside the repository.
 
-    With a lock from outside, a job could build something other than what was checked in the
-    repository.
+    If a lock is outside the repository, a job could build something other than what was checked in
+    the repository.
     """
     outside: set[str] = set()
     for row in workflow.rows:
@@ -461,7 +462,10 @@ def require_jobs(workflow: Workflow) -> None:
 
 
 def _why_not(row: Row, service: Service) -> str:
-    """Return why no hosted runner can run a job, or "" if one can or the job has another runner."""
+    """Return why no hosted runner can run a job.
+
+    Return "" if a hosted runner can run the job, or if the job has a runner of the user's own.
+    """
     if row.runner not in service.runners.values():
         return ""
     if makes_image(row.backend) and not service.has_engine:
@@ -495,7 +499,7 @@ def workflow_files(workflow: Workflow) -> dict[str, str]:
 def _beside(output: str, ending: str) -> str:
     """Return the path of a file in the same folder as the workflow file.
 
-    Its name is the name of the workflow file with the suffix replaced by `ending`.
+    The file's name is the name of the workflow file, with the suffix replaced by `ending`.
     """
     path = Path(output or "envbuilder.yml")
     return str(path.with_name(path.stem + ending))
@@ -504,7 +508,8 @@ def _beside(output: str, ending: str) -> str:
 def _text(workflow: Workflow, rows: Sequence[Row], builds: str = "") -> str:
     """Return the text of a workflow file that contains the given jobs.
 
-    `builds` is the path of the file if all of its jobs only build. Otherwise, it is empty.
+    `builds` is the path of the workflow file if all of its jobs only build an environment,
+    otherwise an empty string.
     """
     command = shlex.join(workflow.arguments)
     service = SERVICES[workflow.provider]
@@ -547,7 +552,7 @@ repository, because the caches for earlier locks remain until GitHub's limit is 
 def uncached(rows: Iterable[Row]) -> list[str]:
     """Return the ids of the jobs whose downloads do not fit into the space for GitHub's caches.
 
-    The space is given to the jobs in the order of `rows`.
+    The space is allocated to the jobs in the order of `rows`.
     """
     left = _MOST_CACHED
     without: list[str] = []
@@ -603,7 +608,7 @@ def planned(
     runners: Mapping[str, str],
     provider: Provider,
 ) -> tuple[list[Row], list[Omission]]:
-    """Return the rows for the current folder's project, and the omissions with their reasons."""
+    """Return the rows for the project in the current folder, and the omissions with reasons."""
     locked, unlocked = locked_profiles(load_settings(), names, Path.cwd())
     _require_known(runners, locked)
     service = SERVICES[provider]
@@ -613,7 +618,11 @@ def planned(
 
 
 def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]) -> None:
-    """Raise `InvalidError` if a runner's name is neither a selected profile nor its accelerator."""
+    """Raise `InvalidError` if a key of `runners` matches no selected profile.
+
+    A key matches a profile if it is the profile's name or the name of the profile's accelerator. A
+    platform in the key is ignored.
+    """
     available: set[str] = set()
     for locked in profiles:
         available |= {locked.profile.name, locked.profile.accelerator}
@@ -633,11 +642,10 @@ _WHEEL = re.compile(
 
 
 def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the path of the workflow file.
+    """Return the path of the workflow file, or "" if no path is given.
 
-    Raise `BadParameter` if it could be outside this folder.
-
-    The path must be relative, because the workflow contains the command that writes it.
+    Raise `BadParameter` if the path could be outside the current folder. The path must be relative,
+    because the workflow contains the command that writes it.
     """
     if value is None:
         return ""
@@ -649,7 +657,7 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the path of envbuilder's wheel in the repository.
+    """Return the path of envbuilder's wheel in the repository, or "" if no path is given.
 
     Raise `BadParameter` if the file is missing or is not a wheel of this version of envbuilder.
     """
@@ -816,7 +824,10 @@ def command(
 
 
 def _print_jobs(workflow: Workflow, texts: Collection[str]) -> None:
-    """Print the jobs, and a note if the separate file for build jobs is no longer needed."""
+    """Print the jobs.
+
+    Also print a note if a separate file for build jobs exists but is no longer needed.
+    """
     for line in summary(workflow):
         console.message(line)
     builds = _beside(workflow.output, "-builds.yml")
@@ -844,7 +855,7 @@ def _options(
     selection: Selection,
     runners: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield the options of `envbuilder ci` that select the same jobs again."""
+    """Yield the options with which `envbuilder ci` would select the same jobs again."""
     yield from ("--provider", provider)
     if names:
         yield from ("--profile", ",".join(names))
@@ -859,7 +870,7 @@ def _options(
 
 
 def _begin_of_own_line(wheel: str) -> str:
-    """Return the beginning of the line for envbuilder itself in the requirements file."""
+    """Return the beginning of the line in the requirements file that installs envbuilder itself."""
     source = f"./{wheel}" if wheel else f"{self_wheel.DISTRIBUTION}=={__version__}"
     return f"{source} --hash=sha256:"
 
@@ -883,7 +894,7 @@ def _require_current(path: str, expected: str, again: str, *, whole: bool = True
     """Raise `InvalidError` unless the file at `path` can be read and has the expected text.
 
     If `whole` is false, the file only needs to contain the expected text. `again` is the command
-    that rewrites the file. The error's hint shows it.
+    that rewrites the file; it is shown in the error's hint.
     """
     try:
         current = Path(path).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`envbuilder clean`: list what envbuilder made and how much space it takes, then remove it."""
+"""`envbuilder clean`: list what envbuilder created and how much space it takes, then remove it."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def _show(items: Sequence[Item], sizes: Sizes, progress: console.Progress) -> No
 def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
     """Print the freed space if stdout is a terminal, otherwise the name of each removed item.
 
-    With `dry_run`, print nothing on a terminal, and otherwise the names of the items that would be
-    removed.
+    With `dry_run`, print nothing if stdout is a terminal, otherwise the names of the items that
+    would be removed.
     """
     if not sys.stdout.isatty():
         for name in removed:
@@ -179,9 +179,9 @@ def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
 
 @contextmanager
 def _connected(progress: console.Progress) -> Iterator[Engine | None]:
-    """Yield a connection to the container engine, or None if no engine answers.
+    """Yield a connection to the container engine, or None if no engine responds.
 
-    If an engine is configured but does not answer, print a note.
+    If an engine is configured but does not respond, print a note.
     """
     try:
         engine = connection.connect()
@@ -194,7 +194,7 @@ def _connected(progress: console.Progress) -> Iterator[Engine | None]:
 
 
 def _note_unseen(error: ToolError, progress: console.Progress) -> None:
-    """Print a note that images were not examined because the configured engine does not answer.
+    """Print a note that images were not examined because the configured engine does not respond.
 
     Print nothing if no engine is configured.
     """
@@ -203,7 +203,7 @@ def _note_unseen(error: ToolError, progress: console.Progress) -> None:
 
 
 def _lines(staying: Iterable[Skipped]) -> Iterable[str]:
-    """Yield the lines that list the items that stay, grouped by reason."""
+    """Yield lines that list the items that were not removed, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for item in staying:
         by_reason.setdefault(item.reason, []).append(item.name)
@@ -227,7 +227,10 @@ def _examined(
     store: bool,
     volumes: bool,
 ) -> list[Item]:
-    """Return the items to remove, in order of removal. `inventory` records the items that stay."""
+    """Return the items to remove, in the order in which to remove them.
+
+    The items that must stay are recorded in `inventory`.
+    """
     leftovers = inventory.leftovers()
     if profile is not None:
         inventory.staying.clear()
@@ -251,12 +254,12 @@ def _examined(
 
 
 def measured(items: Sequence[Item], engine: Engine | None, progress: console.Progress) -> Sizes:
-    """Return the number of bytes that the removal of each item frees, by item name.
+    """Return how many bytes are freed by removing each item, keyed by the item's name.
 
-    The items are removed in the given order. A file with several hard links counts for the item
-    with its last link, and not at all if another link stays. An image counts when its last name is
-    removed, without the data that it shares with other images. None means that no engine reports
-    the size.
+    The items are removed in the given order. A file with several hard links counts toward the item
+    that has its last link, and is not counted at all if another link stays. An image counts when
+    its last name is removed, without the data that it shares with other images. The value is None
+    if no engine reports the size.
     """
     if not items:
         return {}
@@ -291,9 +294,10 @@ def _freed(path: Path, seen: Counter[tuple[int, int]]) -> int:
 def _remove(
     items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: console.Progress
 ) -> tuple[list[str], list[Skipped]]:
-    """Remove items.
+    """Remove items, and return the result.
 
-    Return the names of the removed items, and the items that could not be removed.
+    The result consists of the names of the removed items, and of the items that could not be
+    removed.
     """
     removed: list[str] = []
     failed: list[Skipped] = []
@@ -314,7 +318,7 @@ def _remove(
 
 
 def _failure(item: Item, engine: Engine | None) -> str:
-    """Remove an item; return an error message if that fails, or "" if the item was removed."""
+    """Remove an item. Return an error message if this fails, or "" if the item was removed."""
     try:
         if item.root is not None:
             files.remove(Path(item.name), item.root, item.aside)
@@ -335,7 +339,7 @@ def _failure(item: Item, engine: Engine | None) -> str:
 
 
 def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
-    """Yield the lines of the table: items by kind with their users and sizes, then the total."""
+    """Yield the lines of the table: items by kind, with their users and sizes, then the total."""
     for kind in dict.fromkeys(item.kind for item in items):
         parts: dict[str, list[int | None]] = {}
         users: dict[str, dict[str, None]] = {}

@@ -85,10 +85,10 @@ def command(
 def _judgements(
     reports: Sequence[regression.StoredReport], earlier: Path | None
 ) -> tuple[regression.Judgement, ...] | None:
-    """Compare each report with the earlier report of the same file name.
+    """Compare each report with the earlier report that has the same file name.
 
-    The earlier reports are in the folder `earlier`. Return the resulting judgments, or None if no
-    folder is given.
+    `earlier` is the folder that contains the earlier reports. Return the resulting judgments, or
+    None if no folder is given.
     """
     if earlier is None:
         return None
@@ -112,7 +112,7 @@ def _text(
 
 
 def _read(paths: Sequence[Path]) -> list[regression.StoredReport]:
-    """Read all reports, each file only once.
+    """Read all reports, reading each file only once, and return them.
 
     Raise a single `InvalidError` that covers all files that cannot be read.
     """

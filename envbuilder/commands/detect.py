@@ -1,4 +1,4 @@
-"""`envbuilder detect`: show this machine and the profile that fits it."""
+"""`envbuilder detect`: show this machine's hardware and the profile that fits it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def command(
 
 
 def _frameworks(library: Library, requested: types.Framework | None) -> str:
-    """Return a line that names the framework in use and says how to see the others."""
+    """Return a line that names the framework in use and says how to select another one."""
     name, says_so = library.framework
     reason = f", because {says_so}" if says_so else ""
     if requested:
@@ -158,9 +158,9 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
 def _served(
     host: Host, candidates: Sequence[Profile]
 ) -> Iterator[tuple[str, tuple[tuple[Build, Level], ...]]]:
-    """Yield each kind of GPU in the host, with the framework's builds for it.
+    """Yield each kind of GPU in the host, together with the framework's builds for that kind.
 
-    Each build comes with a level, which says how well it fits.
+    Each build is paired with a level that says how well the build fits.
     """
     for name, row in ACCELERATORS.items():
         profile = next((p for p in candidates if p.accelerator == name), None)
@@ -171,7 +171,7 @@ def _served(
 def _releases(
     framework: types.Framework, host: Host, candidates: Sequence[Profile]
 ) -> Iterator[str]:
-    """Yield a line for each kind of GPU in the host, with the releases that have a build for it."""
+    """Yield a line for each kind of GPU in the host that lists the releases with a build for it."""
     for name, rated in _served(host, candidates):
         works = [build.release for build, level in rated if level == "note"]
         may = [build.release for build, level in rated if level in {"note", "warning"}]
@@ -183,7 +183,10 @@ def _releases(
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
-    """Record everything that detection reads on this machine to files in `folder`."""
+    """Record everything that detection reads on this machine as files in `folder`.
+
+    Then print how many files were recorded.
+    """
     files = recorder.write(folder, probe.fetch(Path("/"), full=full), recorder.this_machine())
     if as_json:
         console.data({"schema": 1, "recording": str(folder), "files": files})
@@ -197,7 +200,10 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
 
 
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:
-    """Return lines that say how large a model can be to fit into accelerator or main memory."""
+    """Return lines about the memory for models: its size, its speed, and how large a model fits.
+
+    This is the memory of the accelerators or, if the host has none, the main memory.
+    """
     first = [pool for pool in pools if pool.kind == pools[0].kind]
     counts = Counter(pool.name for pool in first)
     names = " and ".join(f"{n} × {name}" if n > 1 else name for name, n in counts.items())
@@ -271,7 +277,7 @@ _SETS = {
 
 
 def facts(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield labels and values that describe a host, the most frequently needed ones first."""
+    """Yield pairs of a label and a value that describe a host, the most often needed ones first."""
     yield "system", _system(host)
     yield "processor", _processor(host.cpu)
     yield "cores", _cores(host.cpu)
@@ -393,7 +399,7 @@ def _containers(containers: Containers) -> str:
 
 
 def _gib(size: int | None) -> str:
-    """Format a number of bytes in GiB. Return "unknown" for None."""
+    """Format a number of bytes in GiB, or return "unknown" if the number is None."""
     if size is not None:
         return gibibytes(size)
     return _UNKNOWN

@@ -1,4 +1,4 @@
-"""`envbuilder doctor`: report the problems of this machine, and how to fix each of them."""
+"""`envbuilder doctor`: report this machine's problems, and how to fix each of them."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ def _judged(
 ) -> Judgement | None:
     """Judge the given environment or, if none is given, the environment in use.
 
-    Return None if there is no such environment. Also return None if the environment is neither
-    given nor active, and contains no framework.
+    Return None if there is no such environment, or if the environment is neither given nor active
+    and contains no framework.
     """
     from envbuilder.doctor import installed, verdict
     from envbuilder.packages.python import indexes, libraries

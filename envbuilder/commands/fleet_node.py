@@ -1,4 +1,4 @@
-"""`envbuilder fleet node`: verify a node. The node's job runs this command; users do not."""
+"""`envbuilder fleet node`: verify one node. It is run by the node's job, not by users."""
 
 from __future__ import annotations
 

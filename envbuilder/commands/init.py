@@ -1,6 +1,6 @@
 """`envbuilder init`: write a first envbuilder.yaml for a repository, and lock it.
 
-The module is long because what is written and reported depends on what can be locked.
+The module is long because what it writes and reports depends on what can be locked.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _UNSURE = "one index fails, so it is unknown whether the package exists"
 
 
 class Impossible(Struct, frozen=True):
-    """A profile that cannot be combined with the project, and the reason."""
+    """A profile that cannot be combined with the project, and the reason why it cannot."""
 
     profile: str
     reason: str
@@ -115,7 +115,7 @@ class Impossible(Struct, frozen=True):
 
 
 class SourceFile(Struct, frozen=True, kw_only=True):
-    """A file, or another source of packages, whose requirements the new envbuilder.yaml uses."""
+    """A file or other source of packages whose requirements are used in the new envbuilder.yaml."""
 
     file: str
     why: str
@@ -123,7 +123,7 @@ class SourceFile(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The result of `init`: the text of the new file, and what was done with each requirement."""
+    """The result of `init`: the text of the new file, and what happened to each requirement."""
 
     schema: int = 2
     file: str
@@ -218,7 +218,7 @@ command.help = str(command.help).format(forms=forms.supported())
 
 @contextmanager
 def _interrupted(until: float) -> Iterator[None]:
-    """Raise `TimeoutError` in the block when the monotonic clock reaches `until`."""
+    """Interrupt the block with `TimeoutError` when the monotonic clock reaches `until`."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -235,8 +235,9 @@ def _interrupted(until: float) -> Iterator[None]:
 def _locked(report: Report, diagnosis: Diagnosis) -> Report:
     """Lock the profile that fits this machine, and return the report with that profile added.
 
-    If no profile fits, lock nothing and return the report unchanged, because other machines can
-    still use the envbuilder.yaml. Raise `InvalidError` if the lock has no target for this machine.
+    If no profile fits, lock nothing and return the report unchanged, because the envbuilder.yaml
+    can still be used on other machines. Raise `InvalidError` if the lock has no target for this
+    machine.
     """
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
@@ -259,7 +260,10 @@ def _locked(report: Report, diagnosis: Diagnosis) -> Report:
 
 
 def _built(report: Report) -> Report:
-    """Build the environment locked for this machine, and add the import results to the report."""
+    """Build the environment locked for this machine, and try its imports.
+
+    Return the report with the results of the imports added.
+    """
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
 
@@ -272,10 +276,10 @@ def _built(report: Report) -> Report:
 def _report(
     folder: Path, path: Path, diagnosis: Diagnosis | None, until: float
 ) -> tuple[Report, EnvbuilderError | None]:
-    """Read the repository and return the report, and the error of the index if an index failed.
+    """Read the repository, and return the report and the error of a failed index, if there is one.
 
-    Use indexes only if there is a `diagnosis`, and only until the monotonic clock reaches `until`.
-    The error says why no index could be used to find versions that fit together.
+    Use indexes only if `diagnosis` is given, and only until the monotonic clock reaches `until`.
+    The returned error says why no index could be used to find versions that fit together.
     """
     files = tuple(repository.files(folder))
     hints = repository.install_hints(folder, files)
@@ -379,7 +383,7 @@ def _to_run(
     hints: repository.InstallHints,
     local_package: package.Package | None,
 ) -> tuple[str, ...]:
-    """Return the arguments with which `envbuilder` starts the repository's program or notebooks."""
+    """Return the arguments of `envbuilder` that start the repository's program or notebooks."""
     program = code.program_arguments(folder, files, hints.programs)
     commands = [*local_package.commands] if local_package else []
     if not program and commands:
@@ -391,7 +395,7 @@ def _to_run(
 
 
 def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
-    """Yield the files whose requirements are used, then the other sources of packages."""
+    """Yield the files whose requirements are used, then the places that use unlisted packages."""
     for source in choice.sources:
         lines = (*source.listed.requirements, *source.listed.conda)
         texts = tuple(line.text for line in lines)
@@ -403,7 +407,10 @@ def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
 
 
 def _excluded(names: Mapping[str, str]) -> Iterator[str]:
-    """Yield advice on each excluded package; `names` maps each package to the reason."""
+    """Yield advice about each excluded package.
+
+    `names` maps each excluded package to the reason why it is excluded.
+    """
     for name, reason in names.items():
         meant = nearest(name) if reason == _ABSENT else ""
         yield f"{name}: {_EXCLUDED[reason]}{meant and f' Is it {meant}?'}"
@@ -426,7 +433,11 @@ def _completed(
     imports: Mapping[str, code.Use],
     itself: package.Package | None,
 ) -> tuple[_Completed, types.Framework | None]:
-    """Return the result of `_with_unlisted` and, if there are several frameworks, the main one."""
+    """Return the result of `_with_unlisted`, and the main framework if there are several.
+
+    If there are not several frameworks, the second value is None. `itself` is the repository's own
+    package.
+    """
     used = [*imports, *map(distribution, hints.requirements)]
     main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
     with_unlisted = partial(_with_unlisted, choice, hints, imports, itself=itself)
@@ -444,11 +455,12 @@ def _with_unlisted(
     framework: types.Framework,
     itself: package.Package | None,
 ) -> _Completed:
-    """Add packages that no file lists to the choice.
+    """Return the choice with packages added that no file lists, further suggestions, and notes.
 
-    Return the new choice, further suggestions, and notes for the user. The added packages are those
-    that programs need to start and companions of the framework. If no file lists any requirements,
-    packages are also added from install commands in text files such as the README.
+    The added packages are those that programs need in order to start, and the companions of the
+    framework. If no file lists any requirements, packages are also added from install commands in
+    text files such as the README. The notes are for the user. `itself` is the repository's own
+    package, which is not added.
     """
     row = FRAMEWORKS[framework]
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
@@ -493,10 +505,11 @@ def _with_unlisted(
 
 
 def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[str]:
-    """Yield advice on each imported module whose package is not known from any table.
+    """Yield advice about imported modules whose packages are not in any of envbuilder's tables.
 
-    `modules` maps each module to a file that imports it. A module may come from a folder that has
-    its own list of requirements; `lists` contains the paths of these lists.
+    `modules` maps each module to a file that imports it. `lists` contains the paths of the
+    repository's requirements files. If the folder of such a file has the module's name, the advice
+    is to build the module from that folder.
     """
     folders = {types.canonical(file.parent.name): file.parent for file in map(Path, lists)}
     strange = []
@@ -521,7 +534,7 @@ def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[st
 
 
 class _Inputs(NamedTuple):
-    """The input of `init`: a project, its profiles, and the available builds of frameworks."""
+    """The inputs of `init`: a project, its profiles, and the available builds of frameworks."""
 
     folder: Path
     profiles: Sequence[Path]
@@ -535,7 +548,7 @@ class _Inputs(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """A candidate for the contents of envbuilder.yaml, with its notes and its usable profiles."""
+    """A candidate for the contents of envbuilder.yaml, with notes and the profiles that it fits."""
 
     facts: draft.Draft
     notes: tuple[str, ...] = ()
@@ -543,15 +556,16 @@ class _Attempt(NamedTuple):
     impossible: tuple[Impossible, ...] = ()
 
     def notes_of(self, kind: type[str]) -> list[str]:
-        """Return the notes of one kind: on changes, on dropped lines, or on open decisions."""
+        """Return the notes of one kind, such as changes, dropped lines or open decisions."""
         return [str(note) for note in self.notes if type(note) is kind]
 
 
 def _fitted(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> _Attempt:
-    """Return the attempt that fits the most of the framework's first CPU and first CUDA profile.
+    """Return the attempt that can be combined with the framework's first CPU and CUDA profiles.
 
-    Prefer the Python version and the framework release that the repository's files request.
-    Otherwise, use the nearest ones.
+    If no attempt can be combined with both profiles, return one that can be combined with as many
+    as possible. Prefer the Python version and the framework release that the repository's files
+    request. Otherwise, use the nearest ones.
     """
     framework, _ = framework_of(facts.definition(choice), choice.lines)
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
@@ -568,10 +582,11 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> _Attem
 def _resolvable(
     choice: draft.Choice, facts: draft.Draft, inputs: _Inputs, ask: Ask
 ) -> tuple[draft.Draft, Sequence[str]]:
-    """Return a draft for which uv finds a solution, and packages that need the user's consent.
+    """Return a draft for which uv finds a solution, and the packages that need the user's consent.
 
-    A package needs consent if it would have to be built and is requested only by conda's lists or
-    by imports. The package of the same name on the index may then be an unrelated one.
+    A package needs consent if it would have to be built from source and is requested only by
+    conda's lists or by imports, because the package of the same name on the index may then be an
+    unrelated one.
     """
     progress = console.progress()
     unasked = _not_asked_for(choice)
@@ -593,9 +608,9 @@ def _resolvable(
 
 
 def _reference(variants: ProjectProfiles) -> types.Accelerator:
-    """Return the accelerator whose versions serve as the reference for all machines.
+    """Return the accelerator whose package versions are used for all machines.
 
-    This is CUDA if the project requires packages that exist only for CUDA, otherwise the CPU.
+    The result is CUDA if the project requires packages that exist only for CUDA, otherwise the CPU.
     """
     names = {line.name for line in variants.contents.requirements}
     compilers = FRAMEWORKS[variants.framework[0]].foreign("cpu")
@@ -611,9 +626,10 @@ def _fitting(
     kind: types.Accelerator,
     ask: Ask,
 ) -> tuple[draft.Draft, frozenset[str]]:
-    """Return a draft with versions that fit together on one accelerator, and the packages to build.
+    """Return a draft with versions that fit together on one accelerator.
 
-    If no versions fit together, return the draft with its versions unchanged.
+    Also return the packages that must be built from source. If no versions fit together, return the
+    draft with its versions unchanged.
     """
     from envbuilder.locks import entries, resolve
 
@@ -675,9 +691,10 @@ def _first_moved(
     questions: chooser.Chooser,
     adapted: Profile,
 ) -> tuple[draft.Draft, frozenset[str]] | None:
-    """Return the first draft from `_moved` that has a solution, and the packages to build.
+    """Return the first draft from `_moved` that has a solution.
 
-    Return None if none of the drafts has a solution.
+    Also return the packages that must be built from source. Return None if none of the drafts has a
+    solution.
     """
     pythons = _variants(choice, facts, inputs).limits.pythons
     # Lines without a version took no part in that question.
@@ -702,9 +719,9 @@ def _moved(
 ) -> Iterator[draft.Draft]:
     """Yield drafts in which pinned packages have the nearest later versions that fit together.
 
-    Yield nothing if no such versions exist. The solution is found with lower bounds, so it has the
-    oldest release of the framework that fits. Drafts with the profile's default release are
-    therefore yielded first.
+    Yield nothing if no such versions exist. The solution is found with lower bounds, so it contains
+    the oldest release of the framework that fits. Therefore, drafts with the profile's default
+    release are yielded first.
     """
     from envbuilder.locks.blockers import replaced
 
@@ -733,9 +750,9 @@ def _moved(
 
 
 def _with_python(facts: draft.Draft, before: str, python: str, reason: str) -> draft.Draft:
-    """Return the draft with the version `python` and the reason for it.
+    """Return the draft with its Python version set to `python`, for the given reason.
 
-    If `before` is the same version, return the draft unchanged.
+    If `before`, the previous version, equals `python`, return the draft unchanged.
     """
     if python == before:
         return facts
@@ -778,10 +795,11 @@ def _condas(choice: draft.Choice) -> list[Line]:
 def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framework | None:
     """Return the main framework of a project that uses several, or None if it uses at most one.
 
-    The main framework is the first one in `used`. That list contains the imported modules, the most
-    frequent first, and then the packages from install commands in text files. If `used` contains no
-    framework, the main one is the framework with the largest number of packages. TensorFlow does
-    not count if the project uses another framework, because TensorFlow often only reads data.
+    The main framework is the first one in `used`, which contains the imported modules, the most
+    frequently imported first, followed by the packages from install commands in text files. If
+    `used` contains no framework, the main framework is the one with the largest number of packages.
+    TensorFlow does not count if the project uses another framework, because TensorFlow is often
+    used only to read data.
     """
     names = [line.name for line in choice.lines]
     used_frameworks = {f for name in names if (f := frameworks.of_name(name))}
@@ -798,9 +816,10 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
 
 
 def _day(folder: Path, choice: draft.Choice) -> date | None:
-    """Return the date of the last commit if it is old and most requirements have no upper bound.
+    """Return the date of the last commit, or None if requirements need not be limited to that date.
 
-    Otherwise, return None.
+    The result is a date only if the last commit is old and at least half of the requirements have
+    no upper bound.
     """
     free = [*filterfalse(draft.is_bounded, choice.lines)]
     day = repository.last_commit(folder) if 2 * len(free) >= len(choice.lines) else None
@@ -812,8 +831,9 @@ def _alternatives(
 ) -> Iterator[tuple[str | None, str | None]]:
     """Yield pairs of a framework release and a Python version to try.
 
-    The pairs that are nearest to the requested ones come first. None stands for the version that
-    the files request. The releases are the newest one of each series, and the oldest one of all.
+    The pairs that are nearest to the requested versions come first. In a pair, None stands for the
+    version that the files request. The releases are the newest one of each series, and the oldest
+    one overall.
     """
     from packaging.version import Version
 
@@ -839,7 +859,7 @@ def _tried(
 ) -> _Attempt:
     """Try to combine the project with profiles, and return the result as an attempt.
 
-    Try the profiles in `names` or, if `names` is empty, all profiles.
+    The profiles to try are those in `names` or, if `names` is empty, all profiles.
     """
     variants = _variants(choice, facts, inputs)
     try:
@@ -882,9 +902,9 @@ def _absent(
     questions: chooser.Chooser,
     suspected: Collection[str],
 ) -> dict[str, str]:
-    """Return the packages that are not on any index, each with the reason to exclude it.
+    """Return the packages that are not on any index, each mapped to the reason to exclude it.
 
-    Return an empty mapping if all of the `suspected` packages exist, or if none of the packages was
+    Return an empty mapping if all of the `suspected` packages exist, or if no package at all was
     found on an index.
     """
     asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
@@ -899,7 +919,7 @@ def _absent(
 
 
 def _channels(choice: draft.Choice) -> dict[str, str]:
-    """Return the listed conda channels that envbuilder does not know, as a mapping to URLs."""
+    """Return the listed conda channels that envbuilder does not know, mapped to their URLs."""
     upstreams = indexes.upstreams()
     base = upstreams["conda-forge"].url.removesuffix("conda-forge")
     channels = chain.from_iterable(source.listed.channels for source in choice.sources)
@@ -955,10 +975,10 @@ def _on_hardware(
     variants: ProjectProfiles,
     names: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return the notes that `notes` yields for the project's requirements on each named profile.
+    """Return what `notes` yields for the project's requirements on each profile in `names`.
 
-    Each note occurs once, prefixed with its profiles. Profiles that cannot be combined with the
-    project are skipped.
+    Each note appears only once, prefixed with its profiles. Profiles that cannot be combined with
+    the project are skipped.
     """
     texts = [line.text for line in variants.contents.requirements]
     pairs = []

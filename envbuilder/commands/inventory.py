@@ -1,11 +1,12 @@
 """Decide which items `envbuilder clean` may remove, before anything is removed.
 
-A folder and its contents count as envbuilder's own if envbuilder marked the folder when it created
-it. An environment counts if its metadata says so. Links are never followed.
+A folder and its contents count as envbuilder's own if envbuilder marked the folder when creating
+it. An environment counts as envbuilder's own if its metadata says so. Symbolic links are never
+followed.
 
-An image that is built on top of an envbuilder image inherits its labels, and so does an image that
-`docker commit` creates from it. Labels therefore only select candidates. An image counts as built
-by envbuilder only if a record contains its id.
+An image that is built on top of an envbuilder image inherits the labels of that image, and so does
+an image that `docker commit` creates from it. Labels therefore only select candidates. An image
+counts as built by envbuilder only if a record contains its id.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ removed as a whole."""
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """A file, folder, image name or volume that can be removed individually."""
+    """A file, a folder, an image name or a volume that can be removed individually."""
 
     name: str
     kind: str
@@ -97,14 +98,14 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 class Skipped(Struct, frozen=True):
-    """An item that was examined and is kept, and the reason for keeping it."""
+    """An item that was examined but is kept, and the reason why it is kept."""
 
     name: str
     reason: str
 
 
 class Recorded(Struct, frozen=True):
-    """An image that a record lists, with its ids, its names and the folder of the record."""
+    """An image that is listed in a record, with its ids, its names and the record's folder."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
@@ -118,9 +119,9 @@ class Recorded(Struct, frozen=True):
 
 
 class Inventory(Struct):
-    """The items that may be removed, and the items that stay.
+    """The items that may be removed, and the items that must stay.
 
-    While an inventory is open, it holds locks on the items that may be removed.
+    As long as an inventory is open, it keeps the items that may be removed locked.
     """
 
     settings: Settings
@@ -140,7 +141,7 @@ class Inventory(Struct):
         self._locks.close()
 
     def keep(self, name: Path | str, reason: str) -> None:
-        """Record that an item stays, and the reason."""
+        """Record that an item must stay, and the reason why."""
         item = Skipped(str(name), reason)
         if item not in self.staying:
             self.staying.append(item)
@@ -158,9 +159,9 @@ class Inventory(Struct):
     # --- environments, working folders
 
     def environments(self, profile: str | None) -> None:
-        """Collect the environments and the attestations next to them.
+        """Collect the environments, and the attestations that are stored next to them.
 
-        If `profile` is given, collect only its environments.
+        If `profile` is given, collect only the environments of that profile.
         """
         for path in self._children(self.settings.data_dir, self.settings.envs_dir):
             if path.name.startswith("."):
@@ -182,7 +183,7 @@ class Inventory(Struct):
                     self._environment(path)
 
     def _environment(self, path: Path) -> None:
-        """Collect an environment that no process has locked, unless another project uses it."""
+        """Collect an environment, unless a process has locked it or another project uses it."""
         root = self.settings.data_dir
         users_folder = records.users_of(path)
         projects = records.users_in(users_folder)
@@ -207,7 +208,7 @@ class Inventory(Struct):
     def leftovers(self) -> list[Item]:
         """Return the working folders of killed builds.
 
-        Record that the working folders of running builds stay.
+        Record that the working folders of builds that are still running must stay.
         """
         data = self.settings.data_dir
         cache = self.settings.cache_dir
@@ -265,10 +266,10 @@ class Inventory(Struct):
         profile: str | None,
         used: Collection[str] = (),
     ) -> None:
-        """Collect the images that builds of this installation created, and their records.
+        """Collect the images that were created by builds of this installation, and their records.
 
-        `images` are the images with envbuilder's label. If `profile` is given, only its images are
-        collected. `used` contains the ids of the images of running containers.
+        `images` are the images that have envbuilder's label. If `profile` is given, only the images
+        of that profile are collected. `used` contains the ids of the images of running containers.
         """
         gone: set[str] = set()
         for image in images:
@@ -329,9 +330,9 @@ class Inventory(Struct):
                 self._add(folder, root, RECORDS, RECORDS, images=frozenset(of_folder))
 
     def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
-        """Collect the volumes that this user's commands created.
+        """Collect the volumes that were created by this user's commands.
 
-        If `remove` is false, record instead that these volumes stay.
+        If `remove` is false, record instead that these volumes must stay.
         """
         for volume in volumes:
             if volume.labels.get(VOLUME_LABEL) != str(os.getuid()):
@@ -361,9 +362,9 @@ class Inventory(Struct):
                 self.keep(folder, f"cannot be read: {error.strerror or error}")
 
     def _is_ours(self, root: Path, folder: Path) -> bool:
-        """Return whether `folder` exists and neither it nor `root` is a symbolic link.
+        """Return whether `folder` exists and neither `folder` nor `root` is a symbolic link.
 
-        Record that a symbolic link stays.
+        If one of them is a symbolic link, record that the link must stay.
         """
         for path in (root, folder):
             if path.is_symlink():
@@ -374,7 +375,7 @@ class Inventory(Struct):
     def _is_marked(self, root: Path, folder: Path) -> bool:
         """Return whether the folder exists and has envbuilder's mark.
 
-        If it exists without the mark, record that it stays.
+        If the folder exists without the mark, record that it must stay.
         """
         if not self._is_ours(root, folder):
             return False
@@ -384,9 +385,10 @@ class Inventory(Struct):
         return True
 
     def _lock(self, path: Path, *, hold: bool = True) -> bool:
-        """Try to acquire the lock on a lock file. Return whether no other process holds the lock.
+        """Try to acquire the lock on a lock file, and return whether this succeeded.
 
-        Return true if the file does not exist. If `hold` is false, release the lock again.
+        Return False if another process has the lock, and True if the file does not exist. If `hold`
+        is false, release the lock again.
         """
         if path in self._held:
             return True
@@ -412,7 +414,7 @@ class Inventory(Struct):
 def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple[Recorded, ...]:
     """Return all images that are listed in records.
 
-    The records of killed `reproduce` runs in `leftovers` are included.
+    This includes the records of killed `reproduce` runs, whose working folders are in `leftovers`.
     """
     trials = []
     for item in leftovers:

@@ -121,7 +121,7 @@ def _serve(
 
 
 def _start_kernel(request: Request, project: Path, connection_file: Path) -> int:
-    """Run the kernel of a project's environment in the current folder; return its exit code.
+    """Run the kernel of a project's environment in the current folder, and return its exit code.
 
     If the kernel does not run in a container, it replaces this process, and the function does not
     return.

@@ -138,7 +138,7 @@ def command(
 def _dated(settings: Settings, day: date) -> environment_changes.Change:
     """Return the change to the project file that sets `as_of` to `day`.
 
-    Raise `InvalidError` outside of a project.
+    Raise `InvalidError` if the current folder is not in a project.
     """
     if settings.project is None or settings.definition is None:
         raise InvalidError(
@@ -149,7 +149,7 @@ def _dated(settings: Settings, day: date) -> environment_changes.Change:
 
 
 def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) -> None:
-    """If the project lists no requirements, print which of its files may contain some."""
+    """If the project lists no requirements, print which of its files may contain requirements."""
     definition = settings.definition
     requires = (
         not definition or definition.requirements_from or any(o.entry.places for o in outcomes)
@@ -191,12 +191,12 @@ def write_and_report(
     hint: str,
     change: environment_changes.Change | None = None,
 ) -> int:
-    """Write the locks that changed and print the result for each lock; return the exit code.
+    """Write the locks that changed, print the result for each lock, and return the exit code.
 
     Profiles that are not required may fail, unless all of them fail. A lock may lack some
-    platforms, but not this machine's. `change` is an edit of the project file that is written
-    together with the locks. If a file cannot be written, write nothing and raise `InvalidError`
-    with `hint`.
+    platforms, but not this machine's platform. `change` is an edit of the project file that is
+    written together with the locks. If a file cannot be written, write nothing and raise
+    `InvalidError` with `hint`.
     """
     present = _save(outcomes, hint, change)
     detailed = of_this_machine((outcome.entry for outcome in outcomes), settings)
@@ -229,10 +229,10 @@ def _print_locks(
     settings: Settings,
     is_detailed: Callable[[resolution.Outcome], bool],
 ) -> bool:
-    """Print the result for each lock, and return whether details were left out.
+    """Print the result for each lock, and return whether details were omitted.
 
-    Print identical package changes only once. For other hardware, leave out changes of packages
-    that are specific to that hardware.
+    If several locks have the same package changes, print the changes only once. For locks of other
+    hardware, omit changes to packages that are specific to that hardware.
     """
     reasons = entries.reasons(outcome.entry for outcome in outcomes if not outcome.obstacle)
     locks = ((o.entry.environment, o.entry.label, o.lock) for o in outcomes if not o.obstacle)
@@ -259,7 +259,7 @@ def _print_locks(
 
 
 def _is_failure(outcome: resolution.Outcome) -> bool:
-    """Return whether there is neither a new lock nor an existing one from which to build."""
+    """Return whether there is neither a new nor an existing lock from which to build."""
     lock = outcome.lock
     is_usable = lock is not None and not (lock.state == "unlocked" and outcome.entry.environment)
     return not (is_usable or outcome.is_kept)
@@ -268,7 +268,7 @@ def _is_failure(outcome: resolution.Outcome) -> bool:
 def _print_failures(
     outcomes: Iterable[resolution.Outcome], is_detailed: Callable[[resolution.Outcome], bool]
 ) -> bool:
-    """Print the reasons why locks cannot be made, and return whether details were left out.
+    """Print the reasons why locks cannot be made, and return whether details were omitted.
 
     Each reason is printed only once.
     """
@@ -294,7 +294,7 @@ def _print_failures(
 def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> frozenset[str]:
     """Return the labels of the locks for this machine's hardware.
 
-    Return all labels if no lock is for this hardware.
+    Return the labels of all locks if none is for this hardware.
     """
     labels: dict[str, set[str]] = {}
     for entry in chosen:
@@ -311,10 +311,10 @@ def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> froz
 def _save(
     outcomes: Iterable[resolution.Outcome], hint: str, change: environment_changes.Change | None
 ) -> dict[Path, Path | None]:
-    """Write the locks that changed, together with the change of the project file.
+    """Write the locks that changed, together with the change to the project file.
 
-    Return a mapping from the path of each lock to the file that already contained the same lock, or
-    to None if there was no such file.
+    Return a mapping from the path of each changed lock to the file that already contained the same
+    lock, or to None if there was no such file.
     """
     changing = [outcome for outcome in outcomes if outcome.lock and not outcome.is_kept]
     present = {outcome.entry.path: _present(outcome) for outcome in changing}
@@ -340,7 +340,7 @@ def _print_kept(outcome: resolution.Outcome) -> None:
 
 
 def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
-    """Return whether the lock has no target for `platform`, although its profile supports it."""
+    """Return whether the lock has no target for `platform` although the profile supports it."""
     profile = outcome.entry.profile
     lock = outcome.lock
     if lock is None or isinstance(profile, InvalidError) or profile_lock.first(lock, platform):
@@ -359,9 +359,10 @@ def _print(text: str) -> None:
 
 
 def _places(outcome: resolution.Outcome) -> list[str]:
-    """Return the user's requirements for packages that an obstacle mentions, with their locations.
+    """Return the user's requirements for the packages that an obstacle mentions.
 
-    Return an empty list if the obstacle has items, because the items contain the locations.
+    Each requirement is preceded by its location. Return an empty list if the obstacle has items,
+    because the items already contain the locations.
     """
     obstacle = outcome.obstacle
     if obstacle is None or obstacle.items:
@@ -388,7 +389,7 @@ def _present(outcome: resolution.Outcome) -> Path | None:
 
 
 def _holds(path: Path, lock: entries.AnyLock) -> bool:
-    """Return whether the contents of a file are exactly this lock."""
+    """Return whether a file contains exactly this lock."""
     try:
         return path.read_bytes() == entries.content(lock)
     except OSError:
@@ -427,7 +428,7 @@ def _state(state: str, present: object) -> list[str]:
 
 
 def _place(path: Path, settings: Settings) -> str:
-    """Return the path of a lock, formatted to be appended to a line.
+    """Return the path of a lock, formatted so that it can be appended to a line of output.
 
     Return "" if the lock is in the project's folder for locks.
     """
@@ -440,8 +441,8 @@ def _place(path: Path, settings: Settings) -> str:
 def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[str]:
     """Yield lines with the details of a lock. Some of the lines may be empty.
 
-    They say why the release of the framework differs, why targets are missing, and which wheels
-    were not compared with others.
+    The lines say why the release of the framework differs, why targets are missing, and which
+    wheels were not compared with others.
     """
     profile = outcome.entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
@@ -483,8 +484,8 @@ def _conda_entries(
 ) -> tuple[entries.CondaEntry, ...]:
     """Return the entries for the conda locks to make.
 
-    If `requested` (`--backend conda`), return the entries for all conda locks that can be made.
-    Otherwise, return only the entries for the conda locks that the project needs.
+    If `requested` is true (`--backend conda`), return the entries for all conda locks that can be
+    made. Otherwise, return only the entries for the conda locks that the project needs.
     """
     if settings.definition is not None:
         return tuple(entries.conda_of_project(settings, name, output_dir, requested=requested))
@@ -550,7 +551,7 @@ def _conda_lines(
     *,
     same: bool,
 ) -> Iterator[str]:
-    """Yield lines that state a conda lock's size, changed packages and missing targets."""
+    """Yield lines that give a conda lock's size, changed packages and missing targets."""
     count = sum(len(target.packages) for target in lock.targets)
     words = (*_state("locked", same), counted(count, "conda package"))
     yield f"{entry.label}: {', '.join(words)}{_place(entry.path, settings)}"

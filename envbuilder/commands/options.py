@@ -64,7 +64,10 @@ def _single(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Split a value at its commas. Raise `BadParameter` if a name is empty or occurs twice."""
+    """Split a value at its commas into names.
+
+    Raise `BadParameter` if a name is empty or occurs twice.
+    """
     names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
     if not all(names):
         raise click.BadParameter(f"{value!r} has an empty name", ctx, param)
@@ -75,7 +78,7 @@ def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 class RequestOption(click.Option):
-    """An option whose value is stored in the field of `Request` that has the parameter's name."""
+    """An option whose value is stored in the field of `Request` that has the option's name."""
 
 
 request_option = partial(click.option, cls=RequestOption)
@@ -174,7 +177,7 @@ def locked_profile(
 ) -> tuple[Profile, Lock]:
     """Return a profile and its lock, after checking that the lock can be used.
 
-    Without a name, return the profile that fits the host.
+    If `name` is None, return the profile that fits the host.
     """
     if name is None:
         from envbuilder.host import probe
@@ -215,8 +218,8 @@ target_host_option: Decorator = request_option(
 def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | None) -> str | None:
     """Validate an image reference, and return it unchanged.
 
-    Raise `BadParameter` if the reference is malformed. This check is needed because the reference
-    is inserted into a Dockerfile and command lines.
+    Raise `BadParameter` if the reference is malformed. The check is needed because the reference is
+    inserted into a Dockerfile and into command lines.
     """
     if value is None:
         return None
@@ -231,8 +234,8 @@ def base_image_ref(
 ) -> str | None:
     """Validate an image reference, and return it.
 
-    If the reference names an image on disk, return it with an absolute path. Raise `BadParameter`
-    if the reference is malformed, or if the image on disk does not exist.
+    If the reference specifies an image on disk, return it with an absolute path. Raise
+    `BadParameter` if the reference is malformed, or if the image on disk does not exist.
     """
     if value and reference.is_on_disk(value):
         if not reference.path_on_disk(value).exists():
@@ -244,7 +247,8 @@ def base_image_ref(
 def _base_image_of_variable() -> str | None:
     """Return the base image from its environment variable, or None if the variable is not set.
 
-    This is for commands without `--base-image`. Raise `BadParameter` if the value is not valid.
+    This function is used for commands that have no `--base-image` option. Raise `BadParameter` if
+    the value is invalid.
     """
     try:
         context = click.get_current_context()
@@ -255,10 +259,10 @@ def _base_image_of_variable() -> str | None:
 
 
 def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the only value of an option. Raise `UsageError` if the option is given more than once.
+    """Return the only value of an option, or None if the option is not given.
 
-    The option is declared with `multiple=True` because Click would otherwise silently use the last
-    value.
+    Raise `UsageError` if the option is given more than once. The option is declared with
+    `multiple=True` because Click would otherwise silently use the last value.
     """
     if len(values) > 1:
         raise click.UsageError(
@@ -270,7 +274,7 @@ def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the absolute location on disk at which to write an image, or None without a value.
+    """Return the absolute location on disk to which to write an image, or None if none is given.
 
     Raise `BadParameter` if the value is neither `oci:DIR` nor `FILE.tar`.
     """
@@ -286,9 +290,9 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the full reference, with a tag, under which to push an image to a registry.
+    """Return the full reference, including a tag, under which to push an image to a registry.
 
-    Raise `BadParameter` if the value is not such a reference.
+    Return None if no value is given. Raise `BadParameter` if the value is not such a reference.
     """
     value = _only(ctx, param, values)
     if value is None:
@@ -361,7 +365,10 @@ def require_image(backend: str | None) -> None:
 
 
 def adding(*options: Decorator) -> Decorator:
-    """Return a decorator that adds options to a command, in the order shown in its `--help`."""
+    """Return a decorator that adds options to a command.
+
+    The command's `--help` shows the options in the given order.
+    """
     return lambda function: reduce(lambda f, option: option(f), options[::-1], function)
 
 
@@ -380,9 +387,9 @@ add it here as a `request_option`."""
 def request_options(profile: Decorator) -> Decorator:
     """Return a decorator that adds the option `profile` and the `SHARED` options to a command.
 
-    The decorated function receives the values of all its `request_option`s in one argument,
-    `request`. If the command has no `--base-image` option, the base image is taken from the
-    environment variable.
+    The decorated function receives the values of all `request_option`s of the command in a single
+    argument, `request`. If the command has no `--base-image` option, the base image is taken from
+    the environment variable.
     """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -446,9 +453,9 @@ measuring_options = adding(
 
 
 def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--publish`, `--volume` and `--env` to a command.
+    """Add the options `--publish`, `--volume` and `--env` to a command.
 
-    `function` receives the `Access` that they grant as the argument `given`.
+    `function` receives the `Access` that these options grant as the argument `given`.
     """
 
     @wraps(function)

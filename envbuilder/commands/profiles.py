@@ -110,7 +110,7 @@ def _show(name: str, folders: Sequence[Path], host: Host, *, as_json: bool) -> N
 
 
 def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
-    """Print a table of releases with their builds and the Python versions that they support.
+    """Print a table of releases, with each release's builds and supported Python versions.
 
     Marks show which of the builds fit this machine.
     """

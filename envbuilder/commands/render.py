@@ -1,4 +1,4 @@
-"""`envbuilder render`: write a Dockerfile or other files that work without envbuilder."""
+"""`envbuilder render`: write a Dockerfile or other files that can be used without envbuilder."""
 
 from __future__ import annotations
 
@@ -170,10 +170,10 @@ def _bake(
 
 
 def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]:
-    """Copy the project's own files to a subfolder that the Dockerfile reads, and yield its path.
+    """Copy the project's own files to the subfolder of `folder` that the Dockerfile reads.
 
-    Raise `InvalidError` if the subfolder cannot be written, or if it exists and was not created by
-    envbuilder.
+    Yield the path of the subfolder. Raise `InvalidError` if the subfolder cannot be written, or if
+    it exists and was not created by envbuilder.
     """
     target = folder / project_layer.CONTEXT
     if os.path.lexists(target) and not files.is_marked(target):

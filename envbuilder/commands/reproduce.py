@@ -1,4 +1,4 @@
-"""`envbuilder reproduce`: build an environment twice from scratch, and compare bit by bit."""
+"""`envbuilder reproduce`: build an environment twice from scratch, and compare the results."""
 
 from __future__ import annotations
 

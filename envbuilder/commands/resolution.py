@@ -38,7 +38,7 @@ the uv processes of the others have been killed."""
 
 
 class Outcome(NamedTuple):
-    """The result of resolving one entry, before anything is written."""
+    """The result of resolving one entry, before any file is written."""
 
     entry: entries.Entry
     previous: profile_lock.Lock | None
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
     @property
     def obstacle(self) -> Reason | None:
-        """The reason why there is no usable lock, or None if there is one.
+        """The reason why there is no usable lock, or None if there is a usable lock.
 
         The reason does not include the target to which it applies.
         """
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
 
     @property
     def hints(self) -> tuple[Hint, ...]:
-        """Advice if the profile cannot be combined with the project, otherwise an empty tuple."""
+        """Advice if the profile cannot be combined with the project, otherwise empty."""
         return self.entry.profile.hints if isinstance(self.entry.profile, InvalidError) else ()
 
 
@@ -88,12 +88,12 @@ def resolve_all(
     report: Callable[[str], object] = console.result,
     diagnosis: Diagnosis | None = None,
 ) -> tuple[Outcome, ...]:
-    """Resolve all entries and return the outcomes, without writing anything.
+    """Resolve all entries and return the outcomes, without writing any files.
 
-    `list_entries` returns the entries for the releases and Python versions passed to it. If
-    packages have wheels only for another Python version, or need another release of the framework,
-    choose that version or release, report the choice, and resolve the affected entries again.
-    `diagnosis` holds what the command has already learned from indexes.
+    `list_entries` returns the entries for the releases and Python versions that are passed to it.
+    If packages have wheels only for another Python version, or need another release of the
+    framework, choose that version or release, report the choice, and resolve the affected entries
+    again. `diagnosis` contains what the command has already learned from indexes.
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
@@ -138,10 +138,10 @@ def _ways(
     settings: Settings,
     diagnosis: Diagnosis,
 ) -> Iterator[tuple[str, Way]]:
-    """Yield alternatives for the first environment that cannot be locked, the best one first.
+    """Yield alternative choices for the first environment that cannot be locked.
 
-    Each item consists of the environment's name and of the Python version and framework release to
-    use.
+    Each item consists of the environment's name, and of the Python version and framework release to
+    use instead. The best choice comes first.
     """
     from envbuilder.locks.chooser import Chooser
 
@@ -162,7 +162,7 @@ def _ways(
 
 
 def _reasons(way: Way) -> Iterator[str]:
-    """Yield sentences that explain why an alternative was chosen."""
+    """Yield sentences that explain why another Python version or framework release was chosen."""
     if way.wheels:
         yield f"Python {way.python} is used, because it has wheels of {', '.join(way.wheels)}"
     if way.release:
@@ -174,9 +174,9 @@ def _moved(
     chosen: Iterable[entries.Entry],
     resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
 ) -> tuple[Outcome, ...]:
-    """Return the outcomes for `chosen`, the entries that result from an alternative choice.
+    """Return the outcomes for `chosen`, the entries after another version or release was chosen.
 
-    Resolve only the entries that the choice affects. For the others, return the earlier outcomes.
+    Resolve only the entries that this choice affects. For the others, return the earlier outcomes.
     """
     earlier = {outcome.entry.label: outcome for outcome in outcomes}
     chosen = [*chosen]
@@ -197,7 +197,7 @@ def resolved(
     upgrade: bool,
     packages: Sequence[str] = (),
 ) -> tuple[Outcome, ...]:
-    """Resolve several locks at a time, and return the outcomes.
+    """Resolve the locks in parallel, and return the outcomes.
 
     If a lock cannot be made, continue with the others. `diagnosis` is used to find out why a target
     cannot be locked.

@@ -206,10 +206,10 @@ def enter(
 ) -> int:
     """Build the environment if it is missing, then replace this process with the command.
 
-    If the command is watched, it runs as a child process instead, and its exit code is returned.
-    `argv` is a function that receives the environment's name (the profile or, in a project,
-    ENVIRONMENT.PROFILE) and returns the command. If there is nothing to build, print at most one
-    line and the warnings before the command's own output.
+    If `watching` is given, the command runs as a child process instead, and its exit code is
+    returned. `argv` is a function that receives the environment's name (the profile or, in a
+    project, ENVIRONMENT.PROFILE) and returns the command. If there is nothing to build, print at
+    most one line and the warnings before the command's own output.
     """
     project_folder.require_own(settings.project or Path.cwd())
     always = of_project(settings)
@@ -254,8 +254,8 @@ _NO = frozenset({"", "0", "false", "no"})
 def prepare_locked(request: Request, settings: Settings, progress: Progress) -> Planned:
     """Return the planned build of the environment in which a command is about to run.
 
-    If a project's lock for the profile is missing or stale, make the lock first. With `--locked`,
-    in CI, or if locks must be signed, raise `UnlockedError` instead.
+    If a project's lock for the profile is missing or stale, make the lock first. However, with
+    `--locked`, in CI, or if locks must be signed, raise `UnlockedError` instead.
     """
     build = pipeline.judge(pipeline.choose(request, settings, progress, running=True))
     name = build.profile.name
@@ -277,8 +277,8 @@ def lock_profile(
 ) -> Lock:
     """Make and save the lock of a project's environment for one profile, and return the lock.
 
-    `diagnosis` holds what the command has already learned from indexes. Raise `InvalidError` if the
-    lock cannot be made; an existing lock is kept in that case.
+    `diagnosis` contains what the command has already learned from indexes. Raise `InvalidError` if
+    the lock cannot be made. In that case, an existing lock is kept.
     """
     from envbuilder.commands import resolution
     from envbuilder.locks import entries
@@ -298,9 +298,9 @@ def lock_profile(
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:
-    """Return whether a port is free. If it is in use, call `note` with a warning.
+    """Return whether a port is free. If the port is in use, call `note` with a warning.
 
-    A port that is not free may be in use by another command of the same project.
+    The port may be in use by another command of the same project.
     """
     import socket  # takes 3 ms; without a container, no port is opened
 
@@ -400,7 +400,7 @@ def shell_command(shell: str, name: str) -> tuple[str, ...]:
     """Return a command that starts `shell`, or `sh` if `shell` does not exist.
 
     Every image contains `sh`. The prompt begins with `name` if the shell supports this. If `name`
-    is empty, the prompt does not change.
+    is empty, the prompt is left unchanged.
     """
     start = _STARTS.get(shell.rpartition("/")[2], _OTHER + 'exec "$0" -i\n')
     script = f'if [ -x "$0" ]; then{start}fi{_OTHER}exec /bin/sh -i\n'

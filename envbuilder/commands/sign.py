@@ -1,7 +1,7 @@
 """`envbuilder sign` and `verify-signature`: sign files with a key, and check signatures.
 
 The kind of a file is recognized by its contents. A provenance is already a statement about an
-artifact and is signed as it is. For a file of any other kind, a statement about the file is
+artifact, so it is signed as it is. For any other kind of file, a statement about the file is
 generated and signed. `verify-signature` compares the signed statement with the files on disk.
 """
 
@@ -62,10 +62,11 @@ def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
 
 
 def _passphrase(key: Path) -> Callable[[], bytes]:
-    """Return a function that gets a key's passphrase from a variable or from the terminal.
+    """Return a function that gets a key's passphrase.
 
-    The passphrase is never a command-line argument, because other users could read it. The function
-    raises `InvalidError` if the variable is not set and there is no terminal.
+    The passphrase is taken from an environment variable or, if that is not set, asked for on the
+    terminal. It is never a command-line argument, because other users could read it there. The
+    function raises `InvalidError` if the variable is not set and there is no terminal.
     """
 
     def read() -> bytes:
@@ -118,7 +119,7 @@ def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bo
 
 
 def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signatures.Signed:
-    """Return a file's signature that was made with one of the given or configured keys.
+    """Return the signature of a file that was made with one of the given or configured keys.
 
     Raise `EnvbuilderError` if there is no such signature.
     """
@@ -152,7 +153,11 @@ SBOM = "urn:envbuilder:sbom:v1"
 
 
 class Signable(Struct, frozen=True, kw_only=True):
-    """A file that can be signed, with its statement and the digests that a signature must cover."""
+    """A file that can be signed.
+
+    This includes the statement to sign, and the file's digests, which the signed statement must
+    cover.
+    """
 
     kind: str
     type: str
@@ -167,9 +172,9 @@ class Signable(Struct, frozen=True, kw_only=True):
 
 
 def recognized(path: Path) -> Signable:
-    """Recognize the kind of a file, and return what to sign for it.
+    """Recognize the kind of a file, and return what has to be signed for it.
 
-    Raise `InvalidError` if the file cannot be read or is of no known kind.
+    Raise `InvalidError` if the file cannot be read or is of an unknown kind.
     """
     try:
         with path.open("rb") as stream:
@@ -205,10 +210,10 @@ def recognized(path: Path) -> Signable:
 
 
 def _bundle(path: Path) -> Signable:
-    """Return what to sign for a bundle: a statement with two subjects.
+    """Return what has to be signed for a bundle: a statement with two subjects.
 
-    Other tools check the first subject, which is the file. `unbundle` checks the second subject,
-    which is the manifest.
+    The first subject is the file, which other tools check. The second subject is the manifest,
+    which `unbundle` checks.
     """
     with bundle_format.opened(path) as reader:
         for _, content in reader.members():
@@ -243,9 +248,9 @@ def _provenance(path: Path, content: bytes) -> Signable:
 
 
 def _in_hand(path: Path) -> dict[str, str]:
-    """Return the digest of the artifact next to a provenance, as a mapping from its algorithm.
+    """Return the digest of the artifact next to a provenance, keyed by the digest's algorithm.
 
-    Compute the digest from the artifact's contents. Return an empty mapping if the artifact is
+    The digest is computed from the artifact's contents. Return an empty mapping if the artifact is
     missing. Raise `EnvbuilderError` if the artifact is damaged, or is neither an environment nor an
     image.
     """

@@ -1,4 +1,4 @@
-"""`envbuilder tune`: measure settings, and report which of them make training faster here."""
+"""`envbuilder tune`: measure settings, and report which of them speed up training here."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def command(
 
 
 def identified(subject: start.Subject) -> tuple[str, dict[str, Any]]:
-    """Return a unique name for the files of a verification, and the metadata for its report."""
+    """Return a unique name for a verification's files, and the metadata for its report."""
     stamp = text.stamp_now()
     facts = redacted_values({**subject.facts, "envbuilder": __version__, "time": stamp})
     # Two verifications may begin in the same second.
@@ -210,7 +210,7 @@ def trained(
     *,
     as_found: bool = False,
 ) -> dict[str, Any]:
-    """Run the training inside an environment, and return the report of the training.
+    """Run the training inside an environment, and return the report that the training produces.
 
     Raise `VerifyError` if the report cannot be trusted.
     """
@@ -223,7 +223,7 @@ def trained(
 def _with_imports(report: dict[str, Any], outcome: import_check.Outcome) -> dict[str, Any]:
     """Return the report with the results of importing the project's packages added.
 
-    Mark the report as failed if a required package could not be imported.
+    In the returned report, the status is "failed" if a required package could not be imported.
     """
     if outcome.status == "failed":
         reasons = [*report["reasons"], f"imports: {outcome.detail}"]
@@ -255,7 +255,10 @@ def _deliver(
     *,
     as_json: bool,
 ) -> list[EnvbuilderError]:
-    """Print the report, and write it to its file and its page. Return the errors that occurred."""
+    """Print the report, and write it as a file and as an HTML page where requested.
+
+    Return the errors that occurred.
+    """
 
     def print_report() -> None:
         if as_json:
@@ -276,7 +279,7 @@ def _deliver(
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
     """Return the exit code: 0 if the verification passed, or 5 if it failed.
 
-    If there are errors, raise a single error that combines all of them instead. The exit code of
+    If there are errors, raise a single error instead that combines all of them. The exit code of
     that error is 5 if the verification failed, otherwise 2 if a comparison could not be made,
     otherwise 1. A report that cannot be written is thus a failure, but never hides a failed
     verification or comparison.

@@ -1,8 +1,8 @@
 """Run a command in its environment, and report what its training did and on which device.
 
 A hook observes the command's interpreters from inside, while threads of this process measure the
-machine. The hook is a folder of files that is readable in a container. The folder is created for a
-single command and removed afterwards. It is not part of the environment.
+machine. The hook is a folder of files that can be read inside a container. The folder is created
+for a single command and removed afterwards. It is not part of the environment.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Watching(Struct, frozen=True, kw_only=True):
     """The earlier report with which to compare the new one. None if there is no comparison."""
 
     def run(self, build: Built, words: Sequence[str], access: Access) -> int:
-        """Run the command in a finished build's environment, and return the exit code to use."""
+        """Run the command in a build's environment, and return the exit code to use."""
         settings = build.settings
         environment = build.environment
         project = settings.project if settings.definition is not None else None
@@ -122,7 +122,7 @@ class Watching(Struct, frozen=True, kw_only=True):
     def _deliver(self, watched: model.Watched) -> None:
         """Write the report and its page, and print the report.
 
-        If one of these cannot be written, print a warning instead of changing the exit code.
+        If the report or the page cannot be written, print a warning. The exit code does not change.
         """
         changed = changes(watched, self.earlier) if self.earlier else ()
         errors = console.deliver(
@@ -137,7 +137,7 @@ class Watching(Struct, frozen=True, kw_only=True):
 
 
 def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
-    """Return sentences that say how a training run differs from an earlier one.
+    """Return sentences that describe how a training run differs from an earlier one.
 
     Two speeds count as equal if they differ by no more than a factor of `MAX_SLOWDOWN`.
     """
@@ -172,9 +172,9 @@ def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
 
 
 class Session:
-    """The folder that is created in order to watch a single command.
+    """The temporary folder that is created to watch a single command.
 
-    It contains the hook and the files that the command's processes write.
+    It contains the hook, and the files that the command's processes write.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -187,12 +187,12 @@ class Session:
     def laid(
         cls, above: Path, environment: str = "", owner: tuple[int, int] | None = None
     ) -> Iterator[Session]:
-        """Write the hook to a new folder in `above`, yield the session, and remove the folder.
+        """Write the hook to a new folder in `above`, yield the session, and then remove the folder.
 
-        `environment` is the path of the environment's folder as the command sees it. If it is
-        empty, the hook works in any environment. `owner` is the user and the group as which the
-        command runs, if they differ from those of this process. Raise `InvalidError` if the folder
-        cannot be written.
+        `environment` is the path of the environment's folder as the command sees it. If the path is
+        empty, the hook works in any environment. `owner` is the user and group as which the command
+        runs, if they differ from those of this process. Raise `InvalidError` if the folder cannot
+        be written.
         """
         with project_folder.temporary(above) as folder:
             session = cls(folder)
@@ -207,7 +207,7 @@ class Session:
             yield session
 
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
-        """Return the data that the processes wrote, and the number of files that were left out.
+        """Return the data that the processes wrote, and the number of files that were skipped.
 
         The data is sorted by rank (lowest first), then by steps and duration (largest first).
         """
@@ -222,7 +222,7 @@ class Session:
 
 
 class Running:
-    """A command in the foreground, which uses this process's input, output and signals."""
+    """A command that runs in the foreground, with this process's input, output and signals."""
 
     seconds: float
     """Duration of the command in seconds, set when the command has ended."""
@@ -234,13 +234,13 @@ class Running:
         self._in_container = in_container
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
-        """Run a command, which receives all signals, until it ends. Return its exit code."""
+        """Run a command, which receives all signals, and return its exit code when it exits."""
         with self.counted():
             return process.accompany(argv, variables)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Measure the load of this machine while the block runs the command."""
+        """Measure the load of this machine while the command runs in the block."""
         before = contention.read()
         of_children = _children_seconds()
         readings = _Readings()
@@ -272,8 +272,8 @@ def _gpu(
 ) -> model.Gpu:
     """Return a GPU with its mean utilization and power.
 
-    `rates` and `milliwatts` are sums of readings. `times` and `counts` are the numbers of these
-    readings.
+    `rates` is the sum of `times` readings of the utilization in percent. `milliwatts` is the sum of
+    `counts` readings of the power.
     """
     return model.Gpu(
         index=index,
@@ -284,7 +284,7 @@ def _gpu(
 
 
 def _children_seconds() -> float:
-    """Return the CPU time in seconds that all ended child processes have used."""
+    """Return the total CPU time in seconds of all child processes that have exited."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -295,9 +295,9 @@ percent, and the sum and the count of its power readings in milliwatts."""
 
 
 def _read_gpus(readings: _Readings, done: threading.Event) -> None:
-    """Read the utilization and power of NVIDIA GPUs until `done` is set.
+    """Read the utilization and power of NVIDIA GPUs repeatedly until `done` is set.
 
-    Add the values to `readings`. Without NVIDIA's driver or `nvidia-ml-py`, read nothing.
+    Add the values to `readings`. Without NVIDIA's driver or without `nvidia-ml-py`, read nothing.
     """
     try:
         library: Any = importlib.import_module("pynvml")
@@ -322,10 +322,10 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
 def source(project: Path, environment: str = DEFAULT) -> model.Source:
     """Return the commit of the project's files, and whether the files are unchanged since then.
 
-    The commit is None if git is missing. git is prevented from starting the file system monitor of
-    the user's clone. A filter that the clone's configuration names can still run. This is
-    acceptable because the project's code runs right afterwards anyway, and because the clone must
-    belong to the user.
+    The commit is None if git is missing. The file system monitor that may be configured in the
+    user's clone is turned off. A filter that the clone's configuration specifies can still run.
+    This is acceptable because the project's code runs right afterwards anyway, and because the
+    clone must belong to the user.
     """
     trusted = ("-c", "core.fsmonitor=false", "-c", f"safe.directory={project}")
     clones = (folder for folder in (project, *project.parents) if (folder / ".git").exists())

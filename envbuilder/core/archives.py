@@ -1,7 +1,7 @@
 """Read tar, zip and compressed files, and check the paths that packages may install.
 
-The size of packages is not limited. Packages come from a lock, and whoever chooses the hashes in
-the lock also chooses the code. Layers, images and data sets, on the other hand, may come from
+The size of packages is not limited. Packages are listed in a lock, and whoever chooses the hashes
+in the lock also chooses the code. Layers, images and data sets, on the other hand, may come from
 anywhere. Their tar files are read strictly forward, and the size of a tar file limits how much it
 may unpack to, whatever its headers claim. Only `unpack`, which handles source archives, writes
 files to paths that an archive specifies.
@@ -95,15 +95,15 @@ _RESERVED = ("lib/envbuilder", "envbuilder.json", "pyvenv.cfg", "venv")
 
 
 def unpacked_limit(packed: int) -> int:
-    """Return the maximum number of bytes that a file with `packed` bytes may unpack to."""
+    """Return the maximum number of bytes that a file of `packed` bytes may unpack to."""
     return ALLOWANCE + RATIO * packed
 
 
 def unpacked(raw: IO[bytes]) -> IO[bytes]:
     """Return a stream that decompresses `raw` if it contains gzip, bzip2, xz or zstd data.
 
-    The format is recognized by the first bytes. The total size is not limited here, but each read
-    unpacks little more than it returns. Reading damaged data raises one of `faults()`.
+    The format is recognized by the first bytes. The total size is not limited by this function, but
+    each read unpacks little more than it returns. Reading damaged data raises one of `faults()`.
     """
     # Loaded where they are needed: most commands open no archive.
     magic = raw.read(6)
@@ -140,7 +140,10 @@ def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
 
 
 def faults() -> tuple[type[Exception], ...]:
-    """Return the exceptions that reading a damaged or hostile archive or stream may raise."""
+    """Return the types of exceptions that reading a damaged or hostile archive may raise.
+
+    They also apply to compressed streams.
+    """
     import zstandard
 
     return (
@@ -184,7 +187,10 @@ class Tar(Struct):
             raise self._error(error) from error
 
     def content(self, member: tarfile.TarInfo, limit: int = READ_LIMIT) -> bytes:
-        """Return a regular file's content. Raise `failure` if it is larger than `limit` bytes."""
+        """Return a regular file's content.
+
+        Raise `failure` if the member is larger than `limit` bytes or is not a regular file.
+        """
         if member.size > limit:
             raise self._failure(
                 f"{shown(member.name)} has {member.size} bytes, more than the limit of {limit}"
@@ -192,7 +198,10 @@ class Tar(Struct):
         return b"".join(self.pieces(member))
 
     def pieces(self, member: tarfile.TarInfo) -> Iterator[bytes]:
-        """Yield the content of a regular file in pieces."""
+        """Yield the content of a regular file in pieces.
+
+        Raise `failure` if the member is not a regular file or is damaged.
+        """
         assert self._archive is not None, "the member was yielded by it"
         if not member.isreg():
             raise self._failure(f"{shown(member.name)} is not a regular file")
@@ -213,7 +222,8 @@ class Tar(Struct):
 class _Member(tarfile.TarInfo):
     """A member of an archive, with stricter handling of invalid headers than in `tarfile`.
 
-    An invalid header is an error here, whereas `tarfile` takes it for the end of the archive.
+    An invalid header is an error in this class, whereas `tarfile` treats it as the end of the
+    archive.
     """
 
     @classmethod
@@ -245,9 +255,9 @@ def _require_plain(member: tarfile.TarInfo) -> None:
 class _Forward(Struct):
     """A forward-only stream for `tarfile` that limits how much is read.
 
-    Without the limits, `tarfile` would read an extended header of any stated size at once. Before
-    Python 3.11.10 and 3.12.6, parsing a number in such a header also took time quadratic in its
-    length (CVE-2024-6232).
+    Without the limits, `tarfile` would read an extended header of any claimed size at once. Before
+    Python 3.11.10 and 3.12.6, parsing a number in such a header also took time quadratic in the
+    length of the number (CVE-2024-6232).
     """
 
     _stream: IO[bytes]
@@ -256,7 +266,10 @@ class _Forward(Struct):
     _in_header: bool = False
 
     def header(self, read: Callable[[], _T]) -> _T:
-        """Call `read`, which reads the next header, while applying the limits for headers."""
+        """Call `read`, which reads the next header, with the limits for headers in force.
+
+        Return the result of `read`.
+        """
         self._in_header = True
         try:
             return read()
@@ -264,7 +277,10 @@ class _Forward(Struct):
             self._in_header = False
 
     def read(self, size: int) -> bytes:
-        """Read and return `size` bytes, or fewer at the end of the stream."""
+        """Read and return `size` bytes, or fewer at the end of the stream.
+
+        Raise `ValueError` if `size` is too large or an extended header is invalid.
+        """
         if not 0 <= size <= _PART:
             raise ValueError(f"its extended header of {size} bytes is too large")
         data = self._take(size)
@@ -317,7 +333,7 @@ def zip_content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
 
 
 def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield a member's content in pieces, at most as many bytes as its header states.
+    """Yield a member's content in pieces, at most as many bytes as its header specifies.
 
     Raise one of `BAD_ZIP` if the member is damaged.
     """
@@ -391,8 +407,8 @@ def path_objection(path: str) -> str:
 def reserved_objection(path: str, *, with_python: bool) -> str:
     """Return the reason why a package may not install this path below a prefix, or "" if it may.
 
-    If `with_python` is true, the paths of the interpreter, such as `bin/python`, are reserved as
-    well as those that only builds may write to.
+    Paths that only builds may write to are reserved. If `with_python` is true, so are the paths of
+    the interpreter, such as `bin/python`.
     """
     plain = path.casefold()
     if any(plain == own or plain.startswith(f"{own}/") for own in _RESERVED) or (
@@ -413,7 +429,7 @@ class Folders:
         self._checked: set[str] = {""}
 
     def objection(self, path: str, *, is_folder: bool) -> str:
-        """Return the reason why the path conflicts with an earlier path, or "" if it does not."""
+        """Return the reason why `path` conflicts with an earlier path, or "" if it does not."""
         folder = path.rpartition("/")[0]
         while folder not in self._checked:
             if folder in self._no_folders:
@@ -458,7 +474,7 @@ def unpack(
 
     Owners, times and special files are ignored. A path that leads out of the folder is a failure. A
     link that leads out of the folder, or that passes through another link, is skipped. If `only` is
-    given, only files whose names match it are unpacked.
+    given, only files whose names match this pattern are unpacked.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -542,9 +558,9 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Return whether a link at `path` to `target` leads out of the folder.
+    """Return whether a link at `path` to `target` leads out of the folder being unpacked to.
 
-    `path` is relative to the folder, and `target` is relative to the link's own folder.
+    `path` is relative to that folder, and `target` is relative to the link's own folder.
     """
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).startswith(
         ("/", "..")

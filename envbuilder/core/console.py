@@ -5,8 +5,8 @@ text is treated as untrusted: control characters are escaped, and each line stay
 that no file or server can add lines of its own.
 
 Output files are checked before any work that may take hours. An existing file is replaced only if
-it contains a result of the same kind, so that a mistyped path does not overwrite a key or
-somebody's notes.
+it contains a result of the same kind, so that a mistyped path does not overwrite a key or someone's
+notes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ A message may repeat the last lines of a program's output.
 
 
 class Verbosity:
-    """The values of `--quiet` and `--verbose`, which are set by the command line."""
+    """The values of `--quiet` and `--verbose`, as set on the command line."""
 
     quiet = False
     verbose = False
@@ -71,7 +71,7 @@ VERBOSITY = Verbosity()
 
 
 def detail(text: str) -> None:
-    """Print a detail, such as a command that is about to run. It is shown only with --verbose."""
+    """Print a detail, such as a command that is about to run, but only with --verbose."""
     if VERBOSITY.verbose:
         _report(f"+ {text}")
 
@@ -82,7 +82,7 @@ def _report(line: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Return text as one line of output, escaped, shortened and without credentials."""
+    """Return text as one line of output: escaped, shortened, and with credentials removed."""
     return escaped(redacted(text), LONGEST_LINE)
 
 
@@ -98,7 +98,7 @@ def result(line: str = "") -> None:
 
 
 def document(text: str) -> None:
-    """Print a document to stdout with its control characters escaped and nothing else changed."""
+    """Print a document to stdout, unchanged except that control characters are escaped."""
     print(escaped_lines(text), end="" if text.endswith("\n") else "\n", flush=True)
 
 
@@ -116,7 +116,7 @@ def data(value: Any, *, indent: int | None = None) -> None:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON without credentials.
+    """Return a value as JSON, with credentials removed.
 
     Characters that could change how a terminal shows the rest of the text are escaped.
     """
@@ -131,8 +131,8 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 def error(message: str, hints: str | Iterable[Hint] = "") -> None:
     """Print an error to stderr: what happened, and what to do next.
 
-    The message's lines after the first and the hints are indented. This way, text that they repeat,
-    such as the last lines of a program's output, cannot look like a separate message.
+    The hints and all lines of the message after the first are indented. This way, text quoted in
+    them, such as the last lines of a program's output, cannot look like a separate message.
     """
     stream = styled(sys.stderr)
     coloured = stream.isatty() and not os.environ.get("NO_COLOR")
@@ -154,7 +154,7 @@ def hints(hints: Iterable[Hint]) -> None:
 
 
 def note(hint: Hint) -> None:
-    """Print a hint to stderr, except with --quiet."""
+    """Print a hint to stderr, unless --quiet is given."""
     if not VERBOSITY.quiet:
         for line in hint_lines(hint):
             print(f"{line}\n", end="", file=sys.stderr, flush=True)
@@ -214,7 +214,7 @@ class Task(Protocol):
         """Add `amount` to the work done so far."""
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
-        """Set the amount of work done and, if given, the total amount and a detail to show."""
+        """Set the amount of work done and, if given, the total amount and the detail to show."""
 
 
 class Progress(Protocol):

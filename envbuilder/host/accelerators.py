@@ -1,7 +1,7 @@
 """The table of accelerators. Each row is defined at the end of its vendor's module in `host/gpus/`.
 
-The first accelerator that fits is chosen. The CPU, which every host has, comes last. The payload
-imports nothing from envbuilder, so it has its own rows, with the same names, in
+The first accelerator in the table that fits is chosen. The CPU, which every host has, is last. The
+payload imports nothing from envbuilder, so it has its own table with the same names, in
 `payload/machine/accelerators.py`.
 """
 

@@ -1,7 +1,8 @@
-"""Identify the CPU, and determine how much CPU and memory this process may use.
+"""Identify the CPU, and determine how much CPU time and memory this process may use.
 
-`payload.machine.threads` locates the limits of this process's cgroup, so that an image's entrypoint
-finds the same limits. Limits of cgroups above a container's namespace are never visible.
+`payload.machine.threads` locates the limits of this process's cgroup, so that this module finds the
+same limits as an image's entrypoint. Limits of cgroups above a container's namespace are never
+visible.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def read_limits(reader: Reader) -> None:
 
 
 def quota(snapshot: Snapshot) -> float | None:
-    """Return the lowest CPU quota of this process's cgroup and its parents, in CPUs.
+    """Return the lowest CPU quota of this process's cgroup and its ancestors, in CPUs.
 
     Return None if there is no quota.
     """
@@ -62,7 +63,7 @@ def quota(snapshot: Snapshot) -> float | None:
 
 
 def memory_limit(snapshot: Snapshot) -> int | None:
-    """Return the lowest memory limit of this process's cgroup and its parents, in bytes.
+    """Return the lowest memory limit of this process's cgroup and its ancestors, in bytes.
 
     Return None if there is no limit.
     """
@@ -71,7 +72,7 @@ def memory_limit(snapshot: Snapshot) -> int | None:
 
 
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
-    """Return the path of a limit file that cannot be read, and the reason.
+    """Return the path of a cgroup limit file that cannot be read, and the reason.
 
     Return None if there is no such file.
     """
@@ -83,7 +84,7 @@ def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
 
 
 def _limits(snapshot: Snapshot, controller: str) -> Iterator[str]:
-    """Yield a controller's limits as text, for this process's cgroup and each of its parents."""
+    """Yield a controller's limits as text, for this process's cgroup and each of its ancestors."""
     cgroups = snapshot.files.get(_CGROUP) or "0::/"
     for folder, version in threads.cgroup_folders(cgroups, snapshot.text(_MOUNTS), controller):
         yield " ".join(snapshot.text(f"{folder}/{name}") for name in _LIMITS[controller, version])
@@ -102,7 +103,7 @@ class _Processor(Struct, frozen=True):
 
 
 def read(reader: Reader) -> None:
-    """Read the data about the CPU: its description, caches and quota.
+    """Read the data about the CPU: its description, topology, caches and quota.
 
     Also read which CPUs this process may use.
     """
@@ -129,7 +130,7 @@ def read(reader: Reader) -> None:
 def _read_topology(reader: Reader, online: Iterable[int]) -> None:
     """Read which CPUs share a core, and to which socket each core belongs.
 
-    Each core is read only once.
+    For each core, only one of its CPUs is read.
     """
     covered: frozenset[int] = frozenset()
     for cpu in sorted(online):
@@ -169,7 +170,7 @@ def virtual(snapshot: Snapshot) -> bool:
 
 
 def linux(snapshot: Snapshot) -> Cpu:
-    """Return the CPU of a Linux host."""
+    """Return the description of a Linux host's CPU."""
     description = _first(snapshot)
     family = integer(description.get("cpu family"))
     model = integer(description.get("model"))
@@ -214,15 +215,18 @@ def linux(snapshot: Snapshot) -> Cpu:
 
 
 def _first(snapshot: Snapshot) -> dict[str, str]:
-    """Return the fields of the first CPU in `/proc/cpuinfo`. Other CPUs repeat most of them."""
+    """Return the fields of the first CPU in `/proc/cpuinfo`.
+
+    Most of these fields have the same values for the other CPUs.
+    """
     first, separator, _ = snapshot.text("proc/cpuinfo").partition("\n\n")
     return fields(first + "\n" if separator else first)
 
 
 def _processors(text: str) -> tuple[_Processor, ...]:
-    """Parse the description of each logical CPU in `/proc/cpuinfo`.
+    """Parse the descriptions of the logical CPUs in `/proc/cpuinfo`.
 
-    If the last line has no line break, it is ignored, because it may be cut off.
+    If the last line has no line break, the line is ignored, because it may be truncated.
     """
     processors = []
     for block in text.rpartition("\n")[0].split("\n\n"):
@@ -254,7 +258,7 @@ def _field(block: str, key: str) -> str | None:
 def _arm_cores(processors: Iterable[_Processor]) -> str | None:
     """Return the names of all kinds of cores, joined by " + ", or None if no name is known.
 
-    Some machines have both big and small cores.
+    There can be several kinds, because some machines have both big and small cores.
     """
     parts = dict.fromkeys(processor.part for processor in processors)
     names = (tables.arm_core(*part) for part in parts if None not in part)
@@ -270,11 +274,11 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
 ) -> Mapping[object, int]:
-    """Return a mapping from each physical core to the number of the given CPUs that it has.
+    """Return a mapping from each physical core to the number of its CPUs that are in `cpus`.
 
-    The result is empty if the core of any CPU is unknown. In AMD's sockets with two dies, the cores
-    of both dies have the same numbers, so /proc/cpuinfo shows only half of the cores, while /sys
-    shows all (Magny-Cours: 12 cores, numbered 0 to 5 twice).
+    The result is empty if the core of any CPU is unknown. In AMD sockets with two dies, the cores
+    of both dies have the same numbers. Therefore, /proc/cpuinfo shows only half of the cores, while
+    /sys shows all of them (Magny-Cours: 12 cores, numbered 0 to 5 twice).
     """
     shared: dict[int, frozenset[int]] = {}
     for siblings in _siblings(snapshot, cpus):
@@ -331,9 +335,9 @@ def _sockets(
 
 
 def _nodes(snapshot: Snapshot) -> int | None:
-    """Return the number of NUMA nodes with CPUs, or None if it is unknown.
+    """Return the number of NUMA nodes that have CPUs, or None if the number is unknown.
 
-    Nodes without CPUs contain only the memory of a GPU or a CXL card.
+    A node without CPUs contains only the memory of a GPU or a CXL card.
     """
     with_cpus = cpu_list(snapshot.text(f"{_NODES}/has_cpu"))
     if with_cpus is None:
@@ -342,7 +346,7 @@ def _nodes(snapshot: Snapshot) -> int | None:
 
 
 def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
-    """Return the total size of all level-3 caches in bytes, or None if one could not be read."""
+    """Return the total size in bytes of all level-3 caches, or None if a size could not be read."""
     total = 0
     counted: set[int] = set()
     for cpu in sorted(everything):
@@ -373,6 +377,6 @@ def _size(text: str | None) -> int | None:
 
 
 def _numbers(stem: str, names: Iterable[str]) -> frozenset[int]:
-    """Return the numbers at the end of names such as cpu0 and cpu12."""
+    """Return the numbers that follow `stem` in names such as cpu0 and cpu12."""
     found = (integer(n.removeprefix(stem)) for n in names if n.startswith(stem))
     return frozenset(n for n in found if n is not None and n < threads.MOST_CPUS)

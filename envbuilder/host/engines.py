@@ -1,7 +1,7 @@
 """Find the container engines that respond, and the programs that give containers access to a GPU.
 
-Engines are queried over their Unix sockets. `engines.json` in a recorded tree has the format that
-`ask` returns. It maps each socket's path, relative to the root, to {"Version", "Components",
+Engines are queried over their Unix sockets. In a recorded tree, `engines.json` has the format that
+`ask` returns. It maps the path of each socket, relative to the root, to {"Version", "Components",
 "Info"} (the responses to /version and /info) or to {"error"}. `full.json` maps commands to their
 output: {"docker buildx version": "…"}.
 """
@@ -79,7 +79,7 @@ _VERSION = re.compile(r"v?([0-9]{1,6}\.[0-9A-Za-z.+~-]{1,40})\Z", re.ASCII)
 
 
 class Component(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """One component of an engine, as /version lists it."""
+    """A component of an engine, as listed in the response to /version."""
 
     name: str = ""
 
@@ -91,15 +91,15 @@ class Runtime(Struct, frozen=True, kw_only=True):
 
 
 class Info(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The fields of the response to /info that are used (moby, api/types/system/info.go)."""
+    """The fields of the response to /info that envbuilder uses (moby, api/types/system/info.go)."""
 
     runtimes: dict[str, Runtime] | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The fields of the response to /version that are used.
+    """The fields of the response to /version that envbuilder uses.
 
-    `info` is the response to /info, if it was requested. `error` is the reason why there was no
+    `info` is the response to /info, if /info was requested. `error` is the reason why there was no
     response.
     """
 
@@ -112,9 +112,9 @@ class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=T
 def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
     """Query all engines on this machine, and return their responses as JSON.
 
-    Missing sockets are left out. Like any client, this starts an engine whose socket belongs to
-    systemd. With `full`, it waits longer and also requests /info. `home` is the path of the user's
-    home folder, relative to the root.
+    Sockets that do not exist are omitted. As with any client, a query starts an engine whose socket
+    belongs to systemd. With `full`, the function waits longer and also requests /info. `home` is
+    the path of the user's home folder, relative to the root.
     """
     docker_host = environ.get(NAMED, "")
     answers: dict[str, Answer] = {}
@@ -139,7 +139,7 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
 
 
 def parse(text: str | None) -> dict[str, Answer]:
-    """Parse the recorded responses, and return them as a mapping from the paths of the sockets.
+    """Parse the recorded responses, and return them keyed by the paths of the sockets.
 
     If a single response is damaged, its `error` says why. If `text` as a whole is damaged, return
     an empty dictionary.
@@ -158,7 +158,10 @@ def parse(text: str | None) -> dict[str, Answer]:
 
 
 def _places(session: str, home: str, docker_host: str) -> Iterator[str]:
-    """Yield the paths, relative to the root, of the sockets on which engines may listen."""
+    """Yield the paths of the sockets on which engines may listen.
+
+    The paths are relative to the root.
+    """
     yield from (*DOCKERS, _PODMAN)
     for folder, names in ((session, _SESSION), (home, _HOME)):
         if folder:
@@ -185,12 +188,12 @@ def _answer(path: str, *, full: bool) -> Answer:
 
 
 def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes:
-    """Return the body of the response to an HTTP request for `target` on a Unix socket.
+    """Send an HTTP request for `target` to a Unix socket, and return the body of the response.
 
     `seconds` limits the whole exchange, from connecting to the last byte. `limit` is the maximum
-    size of the response, including its head, in bytes. Raise `OSError` if the request fails
-    (`TimeoutError` if the time runs out), and `ValueError` if the response is too long or not an
-    HTTP "200 OK".
+    size of the response in bytes, including the status line and headers. Raise `OSError` if the
+    request fails (`TimeoutError` if the time runs out), and `ValueError` if the response is too
+    long or is not an HTTP "200 OK".
     """
     # Importing http.client would take 22 ms, a quarter of `detect`'s run time; this takes 5.
     import socket
@@ -218,7 +221,7 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
 
 
 def read(reader: Reader, *, full: bool) -> None:
-    """Read which engines, plugins and runtimes the machine has.
+    """Read which container engines, plugins and runtimes the machine has.
 
     On the live machine, query each socket. With `full`, also request more data and run buildx. In a
     recorded tree, only read files.
@@ -240,7 +243,7 @@ def read(reader: Reader, *, full: bool) -> None:
 
 
 def decide(snapshot: Snapshot) -> Containers:
-    """Return the engines, plugins and runtimes that a snapshot shows."""
+    """Return the container engines, plugins and runtimes that a snapshot shows."""
     answers = _recorded(snapshot.files)
     version = _buildx_version(snapshot)
     return Containers(
@@ -277,9 +280,9 @@ def _read_full(reader: Reader) -> None:
 
 
 def _program(reader: Reader, path: str) -> None:
-    """Record whether a program exists. On the live machine, it must be executable to count.
+    """Record whether a program exists. On the live machine, the program must also be executable.
 
-    Recorded trees do not preserve execute permissions.
+    In recorded trees, this is not checked, because they do not preserve execute permissions.
     """
     reader.exists(path)
     if reader.live and path in reader.files and not os.access(reader.root / path, os.X_OK):

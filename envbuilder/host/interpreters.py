@@ -3,12 +3,12 @@
 A file named python3.11 may be a pyenv shim that fails, another version, a build for another
 architecture under Rosetta, or part of a venv that will be deleted. Therefore, each candidate is run
 to identify it, and an interpreter in a venv is replaced by the interpreter from which the venv was
-made.
+created.
 
-Running interpreters takes longer than everything else that `run` does before its command.
-Therefore, their answers are cached until the files change. An answer is valid only for the file
-that gave it. If a program starts another program, its answer is not cached, because pyenv's shims
-choose an interpreter each time.
+Running interpreters takes longer than everything else that `run` does before it starts its command.
+Therefore, the answers of the interpreters are cached until the files change. An answer is valid
+only for the file that gave it. If a candidate starts another program that gives the answer, the
+answer is not cached, because pyenv's shims choose an interpreter each time.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ class _Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Answers:
-    """The answers of interpreters, by path. If a folder is given, they are cached in it."""
+    """The answers of interpreters, keyed by path.
+
+    If a folder is given, the answers are cached in it.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -94,9 +97,9 @@ class Answers:
         self._changed = False
 
     def get(self, path: Path) -> Answer | None:
-        """Return an interpreter's cached answer, or None if there is none or it is outdated.
+        """Return an interpreter's cached answer, or None if there is no answer or it is outdated.
 
-        An answer is outdated if the interpreter's file has changed.
+        An answer is outdated if the interpreter's file, library or venv has changed.
         """
         entry = self._entries.get(str(path))
         if entry is None or entry.identity != _identity(path, entry.answer.library):
@@ -104,10 +107,10 @@ class Answers:
         return entry.answer
 
     def add(self, path: Path, answer: Answer) -> None:
-        """Cache an answer if the file at `path` itself gave it.
+        """Cache an answer if it was given by the file at `path` itself.
 
-        A program that starts another interpreter passes on that interpreter's answer, which is not
-        cached.
+        A program that starts another interpreter passes on the answer of that interpreter. Such an
+        answer is not cached.
         """
         identity = _identity(path, answer.library)
         if identity and os.path.realpath(answer.executable) == os.path.realpath(path):
@@ -115,7 +118,7 @@ class Answers:
             self._changed = True
 
     def managed(self, version: str) -> Path | None:
-        """Return the cached path of the interpreter of this version that uv has installed.
+        """Return the cached path of the interpreter of the given version that uv has installed.
 
         Return None if the path is unknown or the interpreter has changed.
         """
@@ -123,13 +126,13 @@ class Answers:
         return path if self.get(path) else None
 
     def add_managed(self, version: str, path: Path) -> None:
-        """Cache the path of the interpreter of this version that uv has installed."""
+        """Cache the path of the interpreter of the given version that uv has installed."""
         if self._managed.get(version) != str(path):
             self._managed[version] = str(path)
             self._changed = True
 
     def forget(self) -> None:
-        """Drop all cached answers, so that each interpreter is run again."""
+        """Drop all cached answers, so that each interpreter is run again when it is needed."""
         self._entries = {}
         self._managed = {}
         self._changed = True
@@ -137,7 +140,7 @@ class Answers:
     def save(self) -> None:
         """Write the cache to disk.
 
-        If that fails, the next command runs the interpreters again.
+        Errors are ignored. The next command then runs the interpreters again.
         """
         if self._folder is None or not self._changed:
             return
@@ -191,7 +194,7 @@ class Interpreter(Struct, frozen=True, kw_only=True):
 
 
 class _RejectedError(Exception):
-    """Raised if a candidate cannot be used. The message contains the reason."""
+    """Raised if a candidate interpreter cannot be used. The message contains the reason."""
 
 
 def find(
@@ -206,10 +209,10 @@ def find(
     """Return the interpreter from which to build.
 
     If `version` (such as 3.12) is None, the first version in `supported` is tried first, followed
-    by the others, newest first. `machine` is the architecture as Python spells it. A candidate with
-    an answer in `answers` is not run. The answers of other candidates are added to `answers`. Raise
-    `ToolError` if no interpreter is suitable. The error lists the interpreters that were found, and
-    why each was rejected.
+    by the others, newest first. `machine` is the architecture as Python spells it. A candidate that
+    has an answer in `answers` is not run. The answers of other candidates are added to `answers`.
+    Raise `ToolError` if no interpreter is suitable. The error lists the interpreters that were
+    found, and why each of them was rejected.
     """
     known = Answers() if answers is None else answers
     search = _Search(_spelled(machine), runner, environ, known)
@@ -234,7 +237,8 @@ def _order(supported: Sequence[str]) -> list[str]:
 class _Search(Struct):
     """A search for an interpreter.
 
-    It remembers the result for each candidate, since several names can refer to the same file.
+    The search remembers the result for each candidate, since several names can refer to the same
+    file.
     """
 
     _machine: str
@@ -244,13 +248,13 @@ class _Search(Struct):
     _judged: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
-        """Return the first usable interpreter of this version on this machine, or None."""
+        """Return the first usable interpreter of the given version on this machine, or None."""
         return self._first(self._candidates(version), version)
 
     def managed(self, version: str) -> Interpreter | None:
-        """Return the interpreter of this version that uv has installed, or None if there is none.
+        """Return the interpreter of the given version that uv has installed, or None.
 
-        This is tried last, because it runs uv.
+        This method is tried last, because it runs uv.
         """
         path = self._answers.managed(version) or self._located(version)
         if path is None:
@@ -261,7 +265,7 @@ class _Search(Struct):
         return interpreter
 
     def _located(self, version: str) -> Path | None:
-        """Return the path that uv reports for an interpreter that it installed.
+        """Return the path that uv reports for an interpreter that uv has installed.
 
         Return None if uv fails or reports no path.
         """
@@ -278,7 +282,7 @@ class _Search(Struct):
         return Path(line) if done.returncode == 0 and line else None
 
     def rejections(self) -> str:
-        """Return the rejected candidates and the reasons, for an error message.
+        """Return the rejected candidates and the reasons, formatted for an error message.
 
         The result is empty if no candidate was rejected.
         """
@@ -384,13 +388,13 @@ class _Search(Struct):
 
 
 def _patch(installed: Path) -> tuple[int, ...]:
-    """Return the version numbers in the name of the folder of a pyenv installation."""
+    """Return the version numbers in the folder name of a pyenv installation."""
     return tuple(map(int, re.findall(r"[0-9]{1,9}", installed.parts[-3])))
 
 
 def _spelled(machine: str) -> str:
-    """Return the normalized spelling of an architecture, for comparisons.
+    """Return the normalized name of an architecture, for comparisons.
 
-    macOS says arm64 where Linux says aarch64, and some systems say AMD64 instead of x86_64.
+    macOS uses arm64 for what Linux calls aarch64, and some systems use AMD64 instead of x86_64.
     """
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower())

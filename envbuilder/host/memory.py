@@ -1,11 +1,11 @@
-"""Detect the size of main memory, how much this process may use, and how fast it can be.
+"""Detect the size of main memory, how much of it this process may use, and how fast it can be.
 
-Data about the memory modules, and the channels that they occupy, comes from the firmware's table
+Data about the memory modules, and about the channels that they occupy, is in the firmware's table
 (SMBIOS), which only root can read. Offsets and codes are from DMTF's DSP0134, "System Management
 BIOS Reference Specification": 6.1 structures and strings, 7.1.2.2 BIOS characteristics, 7.17 memory
-arrays, 7.18 memory devices. Later versions added fields at the end of structures, so a field past
-the end of a structure counts as unknown. SMBIOS has no field for the channel. The channel is part
-of the slot names, which differ by vendor.
+arrays, 7.18 memory devices. Later versions of SMBIOS added fields at the end of structures, so a
+field past the end of a structure counts as unknown. SMBIOS has no field for the channel. The
+channel is part of the slot names, whose format differs by vendor.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _DATA_BITS = {72: 64, 80: 64, 40: 32}
 def read(reader: Reader) -> None:
     """Read the kernel's memory total and the firmware's data about memory modules.
 
-    The mounts, which are also needed, are read by `cpu.read_limits`.
+    The list of mounts, which is also needed, is read by `cpu.read_limits`.
     """
     reader.file("proc/meminfo")
     reader.exists("dev/shm")
@@ -88,7 +88,7 @@ def read(reader: Reader) -> None:
 
 
 def decide(snapshot: Snapshot) -> Memory:
-    """Return the memory of a Linux host."""
+    """Return the description of a Linux host's memory."""
     total_bytes = total(snapshot)
     return replace(
         modules(snapshot, virtual=cpu.virtual(snapshot)),
@@ -131,10 +131,10 @@ def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
 
 
 def _tmpfs(options: str, total: int | None) -> int | None:
-    """Return the size in bytes of a tmpfs with these mount options, or None if it is unknown.
+    """Return the size in bytes of a tmpfs with the given mount options, or None if it is unknown.
 
     `total` is the size of main memory. Without the option `size`, the size of a tmpfs is half of
-    main memory. See Documentation/filesystems/tmpfs.rst in the kernel.
+    main memory (see Documentation/filesystems/tmpfs.rst in the kernel).
     """
     _, has_size, rest = f",{options.lower()}".partition(",size=")
     if not has_size:
@@ -160,7 +160,7 @@ def modules(snapshot: Snapshot, *, virtual: bool) -> Memory:
     """Describe the machine's memory modules, as listed in the firmware's table.
 
     `virtual` says whether the CPU reports that it belongs to a virtual machine. If the modules are
-    unknown, the result contains only the reason.
+    unknown, the result contains only the reason why they are.
     """
     table = parse(snapshot.blobs.get(_TABLE, b""))
     if virtual or (table and table.virtual):
@@ -215,10 +215,10 @@ def _from_firmware(devices: Sequence[Slot]) -> Memory:
 
 
 def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | None) -> int | None:
-    """Return the bandwidth of all channels in bytes per second, or None if it is unknown.
+    """Return the total bandwidth of all channels in bytes per second, or None if it is unknown.
 
-    Each channel is as wide as one of its modules. All channels run at the speed of the slowest
-    module.
+    `used` contains the channel of each module in `filled`. A channel is as wide as any one of its
+    modules. All channels run at `speed`, which is the speed of the slowest module.
     """
     pairs = {(name, device.width) for name, device in zip(used, filled, strict=True)}
     widths = [width for _, width in pairs if width is not None]

@@ -1,9 +1,9 @@
-"""The program that runs inside an environment: it trains on MNIST there and reports the results.
+"""The program that runs inside an environment, trains on MNIST and reports the results.
 
 The same modules work as ``envbuilder.payload`` from a checkout and as ``payload`` inside the
-zipapp. They need only the standard library and torch 1.13 or newer, in Python 3.8 syntax, because
-the interpreter may be any environment's. torch is imported inside functions only, so that the
-entrypoint and the core can import any of these modules in milliseconds.
+zipapp. They need only the standard library and torch 1.13 or newer. They are written in Python 3.8
+syntax, because the environment may have any interpreter from 3.8 on. torch is imported only inside
+functions, so that the entrypoint and the core can import any of these modules in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Entry point of ``python -m envbuilder.payload``.
 
-The zipapp has its own, which also calls ``main``.
+The zipapp has its own entry point, which also calls ``main``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The checks of a verification: what each one examines, and the sentence it reports.
 
 A check returns a status and a detail, or raises CheckError. It evaluates what the framework and
-other modules observed; ``verify`` decides which checks run, and when. The checks here apply to
-every framework; those for PyTorch alone are in ``torch_checks``.
+other modules observed; ``verify`` decides which checks run, and when. The checks in this module
+apply to every framework. Checks that apply only to PyTorch are in ``torch_checks``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def check_import(run: Run) -> Result:
 
 
 def check_dataset(data: Dataset) -> Result:
-    """Check by hash that the data are MNIST or the shipped subset. Return a warning if not."""
+    """Check by hash that the data are MNIST or the shipped subset.
+
+    Return the status and detail. The status is a warning if the hashes match neither.
+    """
     counts = f"{data.train.count} training and {data.test.count} test images of {data.name}"
     if data.genuine:
         return PASSED, counts
@@ -54,7 +57,7 @@ def check_dataset(data: Dataset) -> Result:
 def check_step(run: Run) -> Result:
     """Require that all losses are finite and that every requested step was recorded.
 
-    The core repeats the recorded steps outside the environment, which proves them.
+    To prove the recorded steps, the core repeats them outside the environment.
     """
     losses = [epoch["loss"] for epoch in run.epochs]
     if not all(map(math.isfinite, losses)):
@@ -67,7 +70,7 @@ def check_step(run: Run) -> Result:
 
 
 def check_answers(run: Run, framework: Framework, job: Job) -> Result:
-    """Answer the core's blind test with the trained network. The core scores the answers."""
+    """Answer the core's blind test with the trained network. The core then scores the answers."""
     assert run.options.questions is not None
     count = outside.answer(framework, job, run.options.questions, run.events)
     return PASSED, f"{count} images without labels were answered"
@@ -81,12 +84,12 @@ def device_problems(
     growth: Optional[int],
     needed: int,
 ) -> Tuple[List[str], str]:
-    """Return the reasons why the accelerator did not do the work, and a sentence on the evidence.
+    """Return the reasons why the accelerator did not do the work, and a summary of the evidence.
 
     ``devices`` are the device types of the parameters, gradients and activations in a training
-    step. ``device_type`` is the framework's name for a device of the accelerator. ``growth`` is the
-    number of bytes by which the device's memory grew during the training, or None if the framework
-    does not count them. ``needed`` is the size of the data in bytes.
+    step. ``device_type`` is the framework's name for the accelerator's type of device. ``growth``
+    is the number of bytes by which the device's memory use grew during the training, or None if the
+    framework does not count them. ``needed`` is the size of the data in bytes.
     """
     unjudged = f"what ran is not judged: {observation.unjudged}" if observation.unjudged else ""
     sentences = []
@@ -116,7 +119,7 @@ def device_problems(
 def check_device_used(
     run: Run, framework: Framework, devices: Tuple[str, ...], growth: Optional[int]
 ) -> Result:
-    """Require that tensors, kernels and memory were on the requested device, and only there."""
+    """Require that tensors, kernels and memory use were on the requested device and only there."""
     assert run.observed is not None
     needed = sum(len(part.labels) * SIDE * SIDE for part in run.tensors)
     problems, seen = device_problems(
@@ -131,14 +134,14 @@ def check_device_used(
 
 
 def check_precision(run: Run, before: Dict[str, Any], dtypes: Tuple[str, ...]) -> Result:
-    """Require that the stated precision was in effect before, during and after the training."""
+    """Require that the requested precision was in effect before, during and after training."""
     assert run.precision is not None
     require_none(precision.problems(run.options.precision, before, run.precision, dtypes))
     return PASSED, f"{run.options.precision} throughout"
 
 
 def check_measurements(run: Run, framework: Framework) -> Result:
-    """Measure the machine's performance; a measurement that fails is a warning."""
+    """Measure the machine's performance. A failed measurement only causes a warning."""
     assert run.job is not None
     bench = measure.Bench(
         framework,
@@ -191,7 +194,10 @@ def check_kernels(run: Run) -> Result:
 
 
 def _places(run: Run, prefix: str) -> Dict[str, Optional[Observation]]:
-    """Map each phase in which kernels with this prefix must run to what the profiler saw there."""
+    """Map each phase that must run kernels with this prefix to the profiler's observation of it.
+
+    The value is None for a phase that was not observed.
+    """
     if not prefix.startswith(COMPILED_ONLY):
         return {"training": run.observed}
     observed = next((o.observed for o in run.outcomes if o.backend == "zentorch"), {})

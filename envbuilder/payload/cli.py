@@ -1,8 +1,8 @@
 """The payload's command line: ``verify``, ``parallel``, ``trial``, ``exec`` and ``count``.
 
-Exit codes of verify and parallel: 0 passed, 5 failed, 2 usage or damaged data, 130 interrupted.
-exec exits with the command's own code, with 127 if the command is missing, and with 126 if it
-cannot be executed.
+verify and parallel exit with 0 if they pass, 5 if they fail, 2 for wrong usage or damaged data, and
+130 if interrupted. exec exits with the command's own code, with 127 if the command is missing, and
+with 126 if it cannot be executed.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def become(command: Sequence[str]) -> int:
     """Replace this process with ``command``. Return an exit code only if that fails.
 
     This is the image's entrypoint. The exit code is 127 if the command does not exist, 126 if it
-    cannot be executed, and 2 if none was given. ``OMP_NUM_THREADS`` is derived from the CPU
-    affinity, quota and cores, unless it is already set. It must be set before the command starts,
-    because OpenMP reads it once, when it is loaded.
+    cannot be executed, and 2 if no command was given. ``OMP_NUM_THREADS`` is derived from the CPU
+    affinity, quota and cores, unless it is already set. The variable must be set before the command
+    starts, because OpenMP reads it only once, when OpenMP is loaded.
     """
     if not command:
         print("payload exec: no command given: payload exec -- CMD [ARG...]", file=sys.stderr)

@@ -26,7 +26,7 @@ def take_stdout() -> TextIO:
 
 
 class Events:
-    """A writer of events, one per line, flushed at once. The report states the id of its run."""
+    """A writer of events, one per line, flushed at once. The report includes the run's id."""
 
     def __init__(
         self, stream: TextIO, run_id: str = "", clock: Callable[[], float] = time.monotonic
@@ -37,7 +37,7 @@ class Events:
         self._last_progress: Optional[float] = None
 
     def phase(self, name: str) -> None:
-        """Write that a new phase of the work begins."""
+        """Write an event that says that a new phase of the work begins."""
         self._last_progress = None
         self.write("phase", name=name)
 
@@ -46,8 +46,8 @@ class Events:
     ) -> None:
         """Write that ``done`` of ``total`` steps are finished, at most about twice a second.
 
-        ``loss`` fetches the loss of the last step from the device. It is called only for events
-        that are written, since it waits for the device.
+        ``loss`` fetches the loss of the last step from the device. Because that waits for the
+        device, ``loss`` is called only for events that are actually written.
         """
         now = self._clock()
         recent = self._last_progress is not None and now - self._last_progress < PROGRESS_INTERVAL
@@ -60,15 +60,21 @@ class Events:
         self.write("progress", **content)
 
     def answers(self, first: int, classes: List[int], scores: List[List[float]]) -> None:
-        """Write the classes and log-probabilities of the images from number ``first`` on."""
+        """Write the classes and log-probabilities of consecutive images.
+
+        ``first`` is the number of the first of these images.
+        """
         self.write("answers", first=first, classes=classes, scores=finite(scores))
 
     def report(self, report: Dict[str, Any]) -> None:
-        """Write the final event. Non-finite numbers become null, since JSON has no NaN."""
+        """Write the report as the final event.
+
+        NaN and infinity become null, since JSON has neither.
+        """
         self.write("report", run_id=self._run_id, report=finite(report))
 
     def write(self, event: str, **content: Any) -> None:
-        """Write an event, such as "error" with a message, or "questions" for a blind test."""
+        """Write an event of the given type, such as "error" with a message."""
         self._stream.write(json.dumps({"event": event, **content}, allow_nan=False) + "\n")
         self._stream.flush()
 

@@ -1,8 +1,8 @@
 """The interface that a framework must provide to be verified. Each framework is one module.
 
-``verify`` and ``checks`` use only this interface, so a new framework takes only a row in the table
-and a module. An *array* is the framework's own, on the device unless stated otherwise. A *loss* is
-a number that the device may still be computing.
+``verify`` and ``checks`` use only this interface, so a new framework needs only a row in the table
+of frameworks and a module. An *array* is an array of the framework's own type, on the device unless
+stated otherwise. A *loss* is a number that the device may still be computing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOP = 15
 
 @dataclass(frozen=True)
 class Kernel:
-    """One operator or device kernel: its name, self time in microseconds, and which side ran it."""
+    """One operator or device kernel: its name, its self time in microseconds, and where it ran."""
 
     name: str
     microseconds: float
@@ -39,14 +39,17 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Observation:
-    """The kernels that the profiler saw, or why this framework's version cannot show them."""
+    """The kernels that the profiler saw, or why this version of the framework cannot show them."""
 
     kernels: Tuple[Kernel, ...]
     unjudged: str = ""
 
     @classmethod
     def of(cls, events: Iterable[Tuple[str, bool, float]]) -> Observation:
-        """Sum the microseconds of each name, separately for the device and the CPU."""
+        """Sum the microseconds of the events by name, separately for the device and the CPU.
+
+        Return an observation of the resulting kernels.
+        """
         spent: Dict[Tuple[str, bool], float] = {}
         for name, on_device, microseconds in events:
             spent[name, on_device] = spent.get((name, on_device), 0.0) + microseconds
@@ -57,7 +60,7 @@ class Observation:
         return [kernel for kernel in self.kernels if kernel.on_device]
 
     def timed(self) -> List[Kernel]:
-        """Return the device kernels that took time. A name without a time did not run."""
+        """Return the device kernels that took time. A kernel with a time of zero did not run."""
         return [kernel for kernel in self.on_device() if kernel.microseconds > 0]
 
     def matching(self, prefix: str) -> List[str]:
@@ -65,7 +68,10 @@ class Observation:
         return sorted({k.name for k in self.kernels if k.name.startswith(prefix)})
 
     def top(self) -> List[str]:
-        """Return the names of the most expensive kernels, only the device's if there are any."""
+        """Return the names of the most expensive kernels.
+
+        If there are device kernels, only those are considered.
+        """
         chosen = self.on_device() or list(self.kernels)
         names = [k.name for k in sorted(chosen, key=lambda k: -k.microseconds)]
         return list(dict.fromkeys(names))[:TOP]
@@ -83,14 +89,14 @@ Traffic = Tuple[int, Callable[[], Any]]
 
 @dataclass
 class Curve:
-    """The loss curve: the loss of every ``every``-th step, from the first one on."""
+    """The loss curve: the loss of every ``every``-th step, starting with the first."""
 
     every: int
     steps: int = 0
     points: List[Tuple[int, float]] = field(default_factory=list)
 
     def add(self, losses: List[float]) -> None:
-        """Add the losses of an epoch's steps."""
+        """Add the losses of one epoch's steps, of which only every ``every``-th is kept."""
         numbered = enumerate(losses, self.steps)
         self.points += [(1 + step, loss) for step, loss in numbered if step % self.every == 0]
         self.steps += len(losses)
@@ -98,7 +104,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Tensors:
-    """One split on a device, in its original order: images as unsigned bytes, integer labels."""
+    """One split on a device, in its original order: images as unsigned bytes, labels as numbers."""
 
     images: Any
     labels: Any
@@ -109,7 +115,7 @@ class Step:
     """Observations of an additional training step.
 
     ``devices`` and ``dtypes`` are those of the parameters, gradients and activations, as far as the
-    framework reveals them. ``observation`` is what the framework says has run.
+    framework reveals them. ``observation`` contains what ran, according to the framework.
     """
 
     devices: Tuple[str, ...]
@@ -118,7 +124,7 @@ class Step:
 
     @classmethod
     def of(cls, arrays: Iterable[Tuple[str, str]], observation: Observation) -> Step:
-        """Build a step from the device type and dtype of each array, and the observation."""
+        """Build a step from the observation and the (device type, dtype) pair of each array."""
         devices, dtypes = (tuple(sorted(set(kind))) for kind in zip(*arrays))  # noqa: B905
         return cls(devices, dtypes, observation)
 
@@ -127,8 +133,8 @@ class Job(ABC):
     """A training run of the network in PyTorch's MNIST example, with Adadelta, on one device.
 
     Two jobs with the same seed begin with equal weights and draw equal random numbers, as far as
-    the framework allows. ``order`` is an array of integers: the order of the images in the last
-    epoch.
+    the framework allows. ``order`` is an array of integers that gives the order of the images in
+    the last epoch.
     """
 
     curve: Optional[Curve] = None
@@ -141,38 +147,41 @@ class Job(ABC):
 
     @abstractmethod
     def shuffle(self, data: Tensors) -> None:
-        """Begin an epoch: shuffle the images, convert them to float32 and normalize them."""
+        """Begin an epoch: shuffle the images, convert them to float32, and normalize them."""
 
     @abstractmethod
     def step(self, first: int, count: int) -> Any:
-        """Train on a batch of the shuffled images and return its mean loss before the step."""
+        """Train on a batch of the shuffled images, and return its mean loss before the update."""
 
     @abstractmethod
     def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
-        """Train as ``step`` does; also return which values each of the two dropouts kept."""
+        """Train as ``step`` does, and return the loss and the masks of the two dropouts.
+
+        The masks tell which values each dropout kept.
+        """
 
     @abstractmethod
     def snapshot(self) -> List[Any]:
-        """Return copies of each parameter and its averages, in the order of ``model.NAMES``.
+        """Return copies of each parameter and its Adadelta averages.
 
-        The averages are those that Adadelta keeps. The copies stay on the device.
+        The parameters are in the order of ``model.NAMES``. The copies stay on the device.
         """
 
     @abstractmethod
     def train(self, batch: Any) -> Any:
-        """Train on one of the framework's ``batches`` and return its loss."""
+        """Train on one of the batches returned by ``Framework.batches``, and return its loss."""
 
     @abstractmethod
     def decay(self) -> None:
-        """End an epoch: reduce the learning rate."""
+        """Reduce the learning rate at the end of an epoch."""
 
     @abstractmethod
     def fetch(self, losses: Sequence[Any]) -> List[float]:
-        """Fetch all losses at once and return them as numbers. This waits for the device."""
+        """Fetch all losses at once, and return them as numbers. Fetching waits for the device."""
 
     @abstractmethod
     def taken(self) -> List[int]:
-        """Return the order in which the last epoch took the images."""
+        """Return the order in which the last epoch used the images."""
 
     @abstractmethod
     def labels(self, data: Tensors) -> List[int]:
@@ -180,22 +189,25 @@ class Job(ABC):
 
     @abstractmethod
     def predict(self, images: Any) -> Iterator[Scores]:
-        """Yield the log-probabilities of uint8 images (N, 28, 28), ``TEST_BATCH`` at a time.
+        """Yield the log-probabilities of uint8 images (N, 28, 28) in batches of ``TEST_BATCH``.
 
         The network is in evaluation mode.
         """
 
     @abstractmethod
     def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
-        """Return a function that classifies the first batch of images, and that batch's size."""
+        """Return a function that classifies the first batch of images, and the batch's size."""
 
     @abstractmethod
     def summary(self) -> Dict[str, Any]:
-        """Return the ``optimizer`` and the differences from the example's published form."""
+        """Return the optimizer and the differences from the published example, for the report."""
 
 
 class Framework(ABC):
-    """An imported framework for use with one accelerator. Its module's ``load`` imports it."""
+    """An imported framework for use with one accelerator.
+
+    It is imported by the function ``load`` of its module.
+    """
 
     name: str
     version: str
@@ -206,49 +218,58 @@ class Framework(ABC):
 
     @abstractmethod
     def on_cpu(self) -> Framework:
-        """Return the same framework for use on the CPU, where the baseline is trained."""
+        """Return an instance for use on the CPU, where the baseline is trained."""
 
     @abstractmethod
     def facts(self) -> Dict[str, Optional[str]]:
-        """Return the version, the build ("cpu", "cu130"), and the version of its runtime."""
+        """Return the framework's version, its build, and the version of the build's runtime.
+
+        The build is, for example, "cpu" or "cu130".
+        """
 
     @abstractmethod
     def threads(self) -> Dict[str, Optional[int]]:
-        """Return the thread counts within ("framework") and across operators ("interop")."""
+        """Return the numbers of threads within ("framework") and across operators ("interop")."""
 
     @abstractmethod
     def require_build(self) -> str:
-        """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
+        """Return a sentence describing the build.
+
+        Raise CheckError if the build cannot drive the accelerator.
+        """
 
     @abstractmethod
     def require_usable(self) -> str:
-        """Return a sentence if the device computes correctly. Raise CheckError if it does not."""
+        """Check that the device computes correctly, and return a sentence about the result.
+
+        Raise CheckError if the device does not.
+        """
 
     @abstractmethod
     def describe(self) -> Dict[str, Any]:
-        """Return the device's name, memory_bytes, driver and capability; None where unknown."""
+        """Return the device's name, memory_bytes, driver and capability; unknown ones are None."""
 
     @abstractmethod
     def device_type(self) -> str:
-        """Return what the framework calls a device of this accelerator in ``Step.devices``."""
+        """Return the type that ``Step.devices`` contains for a device of this accelerator."""
 
     def why_not(self, error: BaseException) -> str:
-        """Return a sentence if the error says that the build lacks a kernel, or "" otherwise."""
+        """Return a sentence if the error means that the build lacks a kernel, or "" otherwise."""
         return ""
 
     @abstractmethod
     def counted(self, what: str) -> Optional[int]:
         """Return the bytes allocated on an accelerator, or their peak if ``what`` is "peak".
 
-        Return None if the framework does not count them.
+        Return None if the framework does not count allocated bytes.
         """
 
     def allocated(self) -> Optional[int]:
-        """Return the bytes that the framework holds on the device; None on the CPU."""
+        """Return the bytes that the framework has allocated on the device, or None on the CPU."""
         return None if self.accelerator == "cpu" else self.counted("allocated")
 
     def peak(self) -> Optional[int]:
-        """Return the peak of ``allocated`` or, on the CPU, the process's peak size in bytes."""
+        """Return the peak of ``allocated`` or, on the CPU, of the process's memory, in bytes."""
         return hardware.process_peak() if self.accelerator == "cpu" else self.counted("peak")
 
     @abstractmethod
@@ -257,11 +278,11 @@ class Framework(ABC):
 
     @abstractmethod
     def state_precision(self, stated: str) -> None:
-        """Switch off any precision below the stated one that the framework uses by default."""
+        """Switch off any precision lower than ``stated`` that the framework uses by default."""
 
     @abstractmethod
     def precision(self) -> Dict[str, Any]:
-        """Return the precision settings in effect, as in the report."""
+        """Return the precision settings in effect, in the form used in the report."""
 
     @abstractmethod
     def hold(self, split: Split) -> Tensors:
@@ -273,23 +294,26 @@ class Framework(ABC):
 
     @abstractmethod
     def content(self, array: Any) -> bytes:
-        """Return an array's integers as unsigned bytes, copied back from the device."""
+        """Copy an array of integers back from the device, and return them as unsigned bytes."""
 
     @abstractmethod
     def floats(self, arrays: Sequence[Any]) -> bytes:
-        """Return the arrays' numbers as consecutive float32 bytes, copied back from the device."""
+        """Copy arrays from the device, and return their numbers as consecutive float32 bytes."""
 
     @abstractmethod
     def batches(self, data: Tensors, count: int) -> List[Any]:
-        """Return the first ``count`` normalized batches with labels, repeating them if needed."""
+        """Return the first ``count`` normalized batches and their labels.
+
+        If the data contain fewer batches, they are repeated.
+        """
 
     @abstractmethod
     def job(self, seed: int) -> Job:
-        """Prepare a new network, optimizer and schedule on the device."""
+        """Prepare a new network, optimizer and schedule on the device, and return them as a job."""
 
     @abstractmethod
     def observe(self, job: Job, batch: Any) -> Step:
-        """Train on a batch a few more times, and return what could be observed."""
+        """Train on a batch a few more times, and return the observations of these steps."""
 
     @abstractmethod
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
@@ -297,7 +321,7 @@ class Framework(ABC):
 
     @abstractmethod
     def smallest(self) -> Callable[[], Any]:
-        """Return a function that launches the smallest operation."""
+        """Return a function that launches the smallest possible operation on the device."""
 
     @abstractmethod
     def traffic(self, path: str) -> Optional[Traffic]:

@@ -1,16 +1,17 @@
 """Performance of this machine: matmul, memory bandwidth, launch latency, inference.
 
-Everything is warmed up, synchronized and repeated; medians count (see ``clock``). A failed
-measurement is null in the report and named in a warning: it says nothing about whether training
-works.
+Everything is warmed up, synchronized and repeated, and the median is reported (see ``clock``). A
+failed measurement is null in the report and named in a warning, because it says nothing about
+whether training works.
 
-On a device, bandwidth is that of STREAM's triad, a = b + s·c, over arrays too large for its caches;
-as in STREAM, the bytes of all three arrays count. Copies count their bytes once.
+Bandwidth on a device is that of STREAM's triad, a = b + s·c, over arrays too large for the device's
+caches. As in STREAM, the bytes of all three arrays count. Copies count their bytes once.
 
-Operations of an epoch are counted from the network's layers. A multiplication and an addition count
-as two. Only convolutions and linear layers are counted; everything else in this network is below
-one per cent of them. Each has three products of the same size: the result, the weight's gradient,
-and the input's gradient. The images need no gradient, so the first layer has two.
+The operations of an epoch are counted from the network's layers. A multiplication and an addition
+count as two operations. Only convolutions and linear layers are counted; everything else in this
+network amounts to less than one percent of them. Each of these layers has three products of the
+same size: the result, the weight's gradient, and the input's gradient. The images need no gradient,
+so the first layer has only two.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Budget:
-    """Approximate seconds for each kind of measurement; the warm-up comes on top."""
+    """Approximate seconds for each kind of measurement, in addition to the warm-up."""
 
     matmul: float
     bandwidth: float
@@ -68,7 +69,7 @@ FULL = Budget(matmul=0.5, bandwidth=0.3, launch=0.2, inference=1.0)
 
 @dataclass
 class Bench:
-    """The inputs of the measurements. ``trained`` is the job whose inference is measured."""
+    """The inputs of the measurements. ``trained`` is the job whose inference speed is measured."""
 
     framework: Framework
     budget: Budget
@@ -96,9 +97,9 @@ def measure(
 ) -> Dict[str, Any]:
     """Return the report's ``measurements``.
 
-    ``epoch`` has the timings of the last epoch, when everything is warm. ``peak`` is the peak
-    memory of training in bytes. ``matmul_share`` is the fraction of the measured float32 matmul
-    rate that the epoch's computing reached.
+    ``epoch`` contains the timings of the last epoch, when everything is warm. ``peak`` is the peak
+    memory use of training in bytes. In the result, ``matmul_share`` is the rate of the epoch's
+    computing as a fraction of the measured float32 matmul rate.
     """
     parts: Dict[str, Callable[[], Any]] = {
         "matmul": partial(_matmuls, bench),
@@ -132,7 +133,10 @@ def _matmuls(bench: Bench) -> List[Dict[str, Any]]:
 
 
 def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
-    """Measure the rate of a square matrix product that is large enough to reach full speed."""
+    """Measure the rate of a square matrix product that is large enough to reach full speed.
+
+    Return the report's entry for it.
+    """
     size = FIRST_SIZE
     while True:
         work = bench.framework.product(dtype, size)
@@ -146,7 +150,10 @@ def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
 
 
 def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
-    """Map each memory path to its bytes per second, or None if it does not exist here."""
+    """Map each memory path to its bytes per second, or to None if this machine lacks the path.
+
+    A path that could not be measured is None as well.
+    """
 
     def rate(path: str) -> Optional[float]:
         traffic = bench.framework.traffic(path)
@@ -159,9 +166,9 @@ def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
 
 
 def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> int:
-    """Return the bytes of one array, so that three have at least four times the caches' size.
+    """Return the size of one array, so that three arrays have at least four times the caches' size.
 
-    The array is limited to ``MOST_ARRAY`` bytes and to a fraction of the free memory.
+    The size is in bytes, and is limited to ``MOST_ARRAY`` and to a fraction of the free memory.
     """
     size = LEAST_ARRAY if accelerator == "cpu" else MOST_ARRAY
     # Three arrays together are then at least four times the caches.
@@ -181,7 +188,10 @@ def training_flops(images: int) -> int:
 
 
 def forward_flops() -> List[int]:
-    """Return each layer's number of operations for one image. A convolution repeats per pixel."""
+    """Return the number of operations in each layer for one image.
+
+    A convolution is computed once for each pixel of its result.
+    """
     side = SIDE
     counts = []
     for shape in WEIGHTS.values():

@@ -1,4 +1,4 @@
-"""Options of a verification, and the defaults that depend on the data."""
+"""The options of a verification, and the defaults that depend on the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = 10_000
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a verification, named as ``arguments`` names them.
+    """The options of a verification, with the names that ``arguments`` gives them.
 
     If ``epochs`` is None, the number of epochs depends on the data.
     """
@@ -49,7 +49,10 @@ class Options:
     start: Start = AS_FOUND
 
     def epochs_for(self, data: Dataset) -> int:
-        """Return the number of epochs: by default 1, or more if the images are too few for one."""
+        """Return the number of epochs.
+
+        The default is 1, or more if there are too few images for one epoch to suffice.
+        """
         return self.epochs or (SUBSET_EPOCHS if data.train.count < FEW else 1)
 
     def backends(self) -> Sequence[str]:
@@ -57,11 +60,14 @@ class Options:
         return () if self.quick else self.compile_backends
 
     def trains_baseline(self) -> bool:
-        """Return whether to train a CPU baseline. A quick run, with partial epochs, does not."""
+        """Return whether to train a CPU baseline.
+
+        A quick run does not, because its epochs are partial. On the CPU, no baseline is needed.
+        """
         return self.device != "cpu" and not self.quick
 
     def required_kernels(self) -> Tuple[str, ...]:
-        """Return the required kernel prefixes. A quick run omits those of compiled code."""
+        """Return the prefixes of required kernels. A quick run omits those of compiled code."""
         return tuple(
             p for p in self.require_kernels if not (self.quick and p.startswith(COMPILED_ONLY))
         )

@@ -1,8 +1,8 @@
-"""Origin of the code in this process: of every module and every mapped library.
+"""Origins of the code in this process: of every module and every mapped library.
 
-A module or framework library from outside the environment is foreign: the work was then not done by
-the environment under verification. Drivers belong to the machine and are only listed. All decisions
-are pure functions of what ``look`` observed.
+A module or framework library from outside the environment is foreign: the environment under
+verification then did not do the work. Drivers belong to the machine and are only listed. All
+decisions are pure functions of what ``look`` observed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ FRAMEWORK_LIBRARY = re.compile(
 def _with_accelerators(common: str, field: str) -> Pattern[str]:
     """Return a pattern that matches the common libraries and those of each accelerator.
 
-    ``field`` is the attribute of an accelerator that holds the pattern for its libraries.
+    ``common`` is the pattern for the common libraries. ``field`` is the attribute of an accelerator
+    that contains the pattern for its libraries.
     """
     own = [str(getattr(row, field)) for row in ACCELERATORS.values() if getattr(row, field)]
     return re.compile("lib({})".format("|".join([common, *own])))
@@ -116,16 +117,17 @@ LISTED = 40
 
 @dataclass(frozen=True)
 class Loaded:
-    """The code that a process has loaded, and the folders that it may come from.
+    """The code that a process has loaded, and the folders from which it may be loaded.
 
     ``libraries`` are the files whose code is mapped, or None if the system does not list them. The
     kernel's suffix " (deleted)" is kept.
 
-    ``modules`` maps names to files. ``linked`` maps the names of packages whose files are links out
-    of the environment to the real file and, if that is in another environment, to the folder of
-    that environment. ``roots`` are the folders of the environment and of the interpreter's library.
-    ``closed`` are folders in them that the interpreter does not use. ``base`` contains the
-    interpreter's own libraries. ``preloaded`` is the content of ``/etc/ld.so.preload``.
+    ``modules`` maps names to files. ``linked`` contains the packages whose files are links out of
+    the environment. It maps their names to the real file and, if that file is in another
+    environment, to that environment's folder. ``roots`` are the folders of the environment and of
+    the interpreter's library. ``closed`` are folders within the roots that the interpreter does not
+    use. ``base`` contains the interpreter's own libraries. ``preloaded`` is the content of
+    ``/etc/ld.so.preload``.
     """
 
     modules: Mapping[str, str]
@@ -139,7 +141,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Problems, drivers in use, and code from outside that is not a problem."""
+    """Problems, drivers in use, and outside code that is not a problem."""
 
     problems: List[str]
     drivers: List[str]
@@ -147,7 +149,7 @@ class Judgement:
 
 
 def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") -> Tuple[str, str]:
-    """Evaluate the origins of all code, and return the check's status and detail.
+    """Evaluate the origins of all loaded code, and return the check's status and detail.
 
     The report's ``origins`` are added to ``run``. ``cache`` is the folder of code that this process
     compiled itself, or empty if it compiled none.
@@ -181,18 +183,24 @@ def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") ->
 
 
 def require(start: Start, cache: str = "") -> None:
-    """Raise CheckError if this process runs foreign code. Used in processes without a report."""
+    """Raise CheckError if this process runs foreign code, unless it is taken as found.
+
+    This is used in processes that do not write a report.
+    """
     if not start.as_found:
         require_none(judge(look(cache), _own_libraries).problems[:5])
 
 
 def failing(start: Start) -> bool:
-    """Return whether the code loaded so far is foreign, which makes training pointless."""
+    """Return whether any code loaded so far is foreign, which makes training pointless.
+
+    A process that is taken as found never fails.
+    """
     return not start.as_found and bool(judge(look(), _own_libraries).problems)
 
 
 def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
-    """Return the problems, drivers and harmless outside code among what was loaded.
+    """Return the problems, the drivers and the harmless outside code in what was loaded.
 
     ``names`` returns the names of the environment's own libraries. It is called only if needed.
     """
@@ -230,7 +238,7 @@ def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
 
 
 def _foreign_modules(loaded: Loaded) -> List[str]:
-    """Return a sentence for each foreign module, the framework's first.
+    """Return a sentence for each foreign module, with the framework's modules first.
 
     The modules of a foreign package are not listed separately.
     """
@@ -252,7 +260,7 @@ def _inside(path: str, roots: Iterable[str]) -> bool:
 
 
 def stem(name: str) -> str:
-    """Return a library's name up to the first part of its version, as in libgomp.so.1."""
+    """Return a library's name up to the first part of its version, such as "libgomp.so.1"."""
     match = re.match(r"(.+?\.so(?:\.[0-9]+)?)", name)
     return match.group(1) if match else name
 
@@ -275,10 +283,11 @@ def look(cache: str = "") -> Loaded:
 def _linked(
     modules: Mapping[str, str], roots: Sequence[str]
 ) -> Iterable[Tuple[str, Tuple[str, str]]]:
-    """Yield each package whose file is a link to elsewhere, such as a package manager's store.
+    """Yield each package whose file is a link to a place outside the environment.
 
-    Its name comes with the real file and the environment that contains this file, or "" if none
-    does. Folders of packages do not count as roots, because they may be links.
+    Such a place may be a package manager's store. The package's name is yielded with the real file
+    and the environment that contains this file, or "" if no environment does. Package folders do
+    not count as roots, because they may be links themselves.
     """
     real_roots = [os.path.realpath(root) for root in roots if Path(root).name not in PACKAGES]
     for name, file in modules.items():
@@ -316,7 +325,7 @@ def _libraries() -> Optional[List[str]]:
 
 
 def parse_maps(text: str) -> List[str]:
-    """Return the files in ``/proc/self/maps`` from which code is mapped, each once, in order."""
+    """Return the files in ``/proc/self/maps`` from which code is mapped, in order and once each."""
     mapped = r"^\S+ \S*x\S* \S+ \S+ \S+ +(?!/memfd:|/dev/|/SYSV)(/.*)$"
     names = dict.fromkeys(re.findall(mapped, text, re.MULTILINE))
     # The kernel escapes a line feed in a name as \012.
@@ -336,10 +345,11 @@ def _dyld_libraries() -> Optional[List[str]]:
 
 
 def _places(cache: str) -> Tuple[List[str], List[str]]:
-    """Return the folders of the environment, interpreter and payload, and the closed ones in them.
+    """Return the folders that code may be loaded from, and the closed folders within them.
 
-    The interpreter does not use the closed folders. ``cache`` is trusted, unlike a cache that one
-    of the caller's variables names.
+    The former are those of the environment, the interpreter and the payload. The interpreter does
+    not use the closed folders. ``cache`` is trusted, unlike a cache that one of the caller's
+    variables specifies.
     """
     library = Path(os.__file__).parent
     on_path = {*map(os.path.normpath, sys.path)}
@@ -361,10 +371,10 @@ def _places(cache: str) -> Tuple[List[str], List[str]]:
 
 
 def _written_by_torch() -> List[str]:
-    """Return the file of a module that torch up to 2.9 writes and imports when it is imported.
+    """Return the file of a module that versions of torch up to 2.9 write and import themselves.
 
-    It lies in a folder that torch has just made for this process alone, so only that file is the
-    environment's.
+    torch writes it while being imported, to a folder that it has just made for this process alone,
+    so only that file counts as the environment's. The list is empty if there is no such module.
     """
     writer = sys.modules.get("torch.distributed.nn.jit.instantiator")
     folder = getattr(writer, "INSTANTIATED_TEMPLATE_DIR_PATH", "")
@@ -372,7 +382,7 @@ def _written_by_torch() -> List[str]:
 
 
 def _shared(prefix: str) -> bool:
-    """Return whether a prefix is the system's, which contains much more than an environment."""
+    """Return whether a prefix is the system's, which contains far more than one environment."""
     return os.path.realpath(prefix) in {"/", "/usr", "/usr/local", "/opt/homebrew"}
 
 

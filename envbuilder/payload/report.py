@@ -1,4 +1,4 @@
-"""Checks, and the verdict on them: pure functions of what the other modules observed."""
+"""Checks, and the verdict based on them: pure functions of what the other modules observed."""
 
 from __future__ import annotations
 
@@ -52,24 +52,27 @@ class Check:
 
 
 class CheckError(Exception):
-    """A failure found by a check. The message is a plain sentence on what is wrong."""
+    """A failure found by a check. The message is a plain sentence that says what is wrong."""
 
 
 def require_none(problems: Sequence[str]) -> None:
-    """Raise CheckError with all problems, each a sentence, if there are any."""
+    """Raise CheckError if there are any problems. The message contains all of them."""
     if problems:
         raise CheckError("; ".join(problems))
 
 
 @dataclass
 class Checks:
-    """The results of the checks run so far, timed. ``run`` catches every exception of a check."""
+    """The timed results of the checks run so far. ``run`` catches every exception of a check."""
 
     clock: Callable[[], float] = time.perf_counter
     done: List[Check] = field(default_factory=list)
 
     def run(self, name: str, check: Callable[..., Tuple[str, str]], *arguments: Any) -> bool:
-        """Run and record ``check``, which returns status and detail; return False if it failed."""
+        """Run ``check`` and record the status and detail that it returns, or its exception.
+
+        Return False if the check failed.
+        """
         began = self.clock()
         try:
             status, detail = check(*arguments)
@@ -85,7 +88,7 @@ class Checks:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A result (passed, failed, unproven) with reasons, and warnings that do not affect it."""
+    """A result (passed, failed or unproven), its reasons, and warnings that do not affect it."""
 
     status: str
     reasons: Tuple[str, ...]
@@ -103,8 +106,8 @@ def judge(
     """Return a verdict, which passes only if nothing failed and everything required was done.
 
     Each required check must have run, and the requested device must have been used. If no step was
-    recorded, the verdict is unproven instead of passed, because nothing can be repeated outside the
-    environment.
+    recorded (``proven`` is false), the verdict is unproven instead of passed, because nothing can
+    be repeated outside the environment.
     """
     reasons = [_sentence(check) for check in checks if check.status == FAILED]
     # A check that did not run because an earlier one failed needs no reason of its own.
@@ -120,7 +123,7 @@ def judge(
 
 
 def not_run(checks: Sequence[Check], required: Sequence[str]) -> List[Check]:
-    """Return a skipped check for each required one that an earlier failure kept from running."""
+    """Return a skipped check for each required check that did not run because of a failure."""
     ran = {check.name for check in checks}
     blocked = next((check.name for check in checks if check.status == FAILED), "an earlier step")
     return [

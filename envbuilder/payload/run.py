@@ -1,4 +1,7 @@
-"""State of one verification, and its report, which can be made at any time, even after a crash."""
+"""The state of one verification, and its report.
+
+The report can be made at any time, even after a crash.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ UNKNOWN = {"version": None, "build": None, "runtime": None}
 
 @dataclass
 class Run:
-    """The observations of a verification. None or an empty value means not observed yet."""
+    """The observations of a verification. None or an empty value means "not observed yet"."""
 
     options: Options
     data: dataset.Dataset
@@ -57,16 +60,16 @@ class Run:
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of gradients in compiled code."""
+        """The tolerance for gradients in compiled code."""
         return numerics.GRADIENT_TOLERANCE[self.options.precision]
 
     def count(self, name: str, framework: Framework, before: contention.Reading) -> None:
-        """Record what competed for the processor since ``before``."""
+        """Record what competed for the processor since ``before``, under the given name."""
         workers = framework.threads()["framework"] if framework.accelerator == "cpu" else None
         self.disturbances[name] = contention.between(before, contention.read(), workers)
 
     def report(self) -> Dict[str, Any]:
-        """Return the report, with all of its keys whatever happened."""
+        """Return the report. It has all of its keys, whatever happened."""
         options = self.options
         framework = self.framework
         required = options.required()

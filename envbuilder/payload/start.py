@@ -1,8 +1,8 @@
 """How this process was started, compared with how the core promised to start it.
 
 An isolated interpreter (``-I``) ignores ``PYTHON*``, the user's packages and the working directory.
-The dynamic loader has no such option, and a child does not inherit isolation. So variables that
-inject code are compared with the promised ones, and children get the same options.
+The dynamic loader has no such option, and child processes do not inherit isolation. Therefore,
+variables that inject code are compared with the promised ones, and children get the same options.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Start:
     """How the core promised to start this process.
 
     By default, nothing is promised: the process is taken as found. ``prefix`` and ``executable``
-    are empty if unknown. ``variables`` are those that inject code and were set on purpose.
+    are empty if they are unknown. ``variables`` are those that can inject code and were set on
+    purpose.
     """
 
     as_found: bool = True
@@ -83,17 +84,20 @@ class Start:
         return json.dumps(asdict(self))
 
     def require(self) -> None:
-        """Raise CheckError if this process was started in another way."""
+        """Raise CheckError if this process was not started as promised."""
         if not self.as_found:
             require_none(problems(self, look()))
 
     def isolate(self) -> None:
-        """Isolate children as this process is, unless everything is taken as found."""
+        """Isolate child processes like this one, unless everything is taken as found."""
         if not self.as_found:
             isolate_children()
 
     def check(self) -> Tuple[str, str]:
-        """Check how this process was started; return status and detail."""
+        """Check how this process was started, and return the status and detail.
+
+        Raise CheckError if a promise was broken.
+        """
         if self.as_found:
             decisive = ", ".join(sorted(guarded(look().environ))) or "none that injects code"
             return WARNING, f"as found, not isolated; variables: {decisive}"
@@ -106,7 +110,10 @@ AS_FOUND = Start()
 
 
 def parse(text: str) -> Start:
-    """Parse ``--promise``; raise ValueError for anything that ``Start.text`` does not produce."""
+    """Parse the value of ``--promise``, as written by ``Start.text``.
+
+    Raise ValueError for any other value.
+    """
     fields = json.loads(text)
     if not isinstance(fields, dict) or set(fields) != set(asdict(Start())):
         raise ValueError("not a description of a start")
@@ -126,7 +133,10 @@ class ActualStart:
 
 
 def look() -> ActualStart:
-    """Inspect this process, with its environment as it was at the start, not as it is now."""
+    """Inspect this process.
+
+    Its environment variables are those with which it was started, not the current ones.
+    """
     try:
         binary: Optional[str] = os.readlink("/proc/self/exe")  # noqa: PTH115 - Python 3.8
     except OSError:
@@ -142,7 +152,10 @@ def look() -> ActualStart:
 
 
 def environment(place: Path = Path("/proc/self/environ")) -> Dict[str, str]:
-    """Return the variables this process was started with, or its current ones without ``/proc``."""
+    """Return the variables this process was started with.
+
+    On a system without ``/proc``, return the current variables.
+    """
     try:
         content = place.read_bytes()
     except OSError:
@@ -164,7 +177,10 @@ def guarded(environ: Mapping[str, str]) -> Dict[str, str]:
 
 
 def problems(start: Start, actual: ActualStart) -> List[str]:
-    """Return a sentence for each broken promise; pure except for resolving symbolic links."""
+    """Return a sentence for each broken promise.
+
+    The function is pure, except that it resolves symbolic links.
+    """
     sentences = []
     if start.executable and not _same_program(start.executable, actual):
         sentences.append(
@@ -192,7 +208,10 @@ def _same_program(executable: str, actual: ActualStart) -> bool:
 
 
 def _inside(name: str, value: str, roots: Sequence[str]) -> bool:
-    """Return whether a variable names only paths in the environment or in driver folders."""
+    """Return whether all paths in a variable's value are in the environment or in driver folders.
+
+    ``roots`` are the folders of the environment. Driver folders count only for ``LD_LIBRARY_PATH``.
+    """
     allowed = [*roots]
     if name == "LD_LIBRARY_PATH":
         allowed += DRIVER_FOLDERS
@@ -203,7 +222,10 @@ def _inside(name: str, value: str, roots: Sequence[str]) -> bool:
 
 
 def below(path: str, root: str) -> bool:
-    """Return whether an absolute path is ``root`` or below it, as written or resolved."""
+    """Return whether an absolute path is ``root`` or below it.
+
+    The paths are compared both as written and with symbolic links resolved.
+    """
     if not path.startswith(os.sep):
         return False
     pairs = zip(_forms(path), _forms(root))  # noqa: B905 - Python 3.8
@@ -216,7 +238,10 @@ def _forms(path: str) -> Tuple[str, str]:
 
 
 def options() -> List[str]:
-    """Return Python's options that isolate a child like this process, if that is isolated."""
+    """Return the Python options that isolate a child process like this one.
+
+    The list is empty if this process is not isolated.
+    """
     if not sys.flags.isolated:
         return []
     cache = ["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
@@ -224,16 +249,16 @@ def options() -> List[str]:
 
 
 def python(*arguments: str) -> List[str]:
-    """Return a command for this interpreter, isolated as this process is."""
+    """Return a command that runs this interpreter, as isolated as this process is."""
     return [sys.executable, *options(), *arguments]
 
 
 def isolate_children() -> None:
-    """Give every child that runs this interpreter the same options, whichever library starts it.
+    """Give every child process that runs this interpreter the options that isolate this process.
 
-    DataLoader's workers, multiprocessing's servers and Inductor's compile workers build their
-    commands themselves. multiprocessing repeats ``-I`` but not ``-X pycache_prefix``; the others
-    repeat neither.
+    This applies to whatever library starts the child. DataLoader's workers, multiprocessing's
+    servers and Inductor's compile workers build their commands themselves. multiprocessing repeats
+    ``-I`` but not ``-X pycache_prefix``; the others repeat neither.
     """
     added = options()
     if not added:
@@ -257,7 +282,10 @@ def isolate_children() -> None:
 
 
 def isolated(command: Any, executable: str, added: Sequence[str]) -> Any:
-    """Return a command, with the options inserted if it is a list that starts ``executable``."""
+    """Return the command. If it is a list that starts ``executable``, the options are inserted.
+
+    ``added`` are these options.
+    """
     if not isinstance(command, (list, tuple)) or not command:
         return command
     first = command[0]

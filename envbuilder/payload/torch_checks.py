@@ -1,4 +1,4 @@
-"""Checks that only PyTorch has: arithmetic, extensions and compile backends."""
+"""Checks that apply only to PyTorch: arithmetic, extensions and compile backends."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MARK = "imported-by-envbuilder"
 def check_extension(name: str, timeout: float = IMPORT_TIMEOUT) -> Result:
     """Require that the extension imports together with its framework, in a separate process.
 
-    Some end the whole process: IPEX with another minor version of torch calls os._exit, which no
-    ``try`` catches.
+    The process is separate because some extensions end the whole process: IPEX with a different
+    minor version of torch calls os._exit, which no ``try`` catches.
     """
     module = facts.EXTENSIONS[name]
     framework = facts.EXTENDED.get(name, "torch")
@@ -60,7 +60,7 @@ def check_extension(name: str, timeout: float = IMPORT_TIMEOUT) -> Result:
 def check_arithmetic(run: Run, framework: Torch) -> Result:
     """Compare small computations with float64 in every dtype that the device supports.
 
-    Other frameworks are verified by their repeated steps and answers alone, because none of their
+    Other frameworks are verified only by their repeated steps and answers, because none of their
     known faults would show in such a computation.
     """
     stated = run.options.precision
@@ -74,7 +74,7 @@ def check_arithmetic(run: Run, framework: Torch) -> Result:
 
 
 def check_compile(run: Run, framework: Torch, backend: str) -> Result:
-    """Check and time a compile backend; the measurements are kept in ``run``."""
+    """Check and time a compile backend, and keep the measurements in ``run``."""
     torch = framework.torch
     training = run.tensors[0]
     test = run.tensors[1]

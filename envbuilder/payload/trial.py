@@ -1,7 +1,8 @@
 """One trial: part of the real training under one setting, timed.
 
-Threads and allocator belong to a process, so each trial is a separate process. The
-workload is the verified one: network, optimizer, order of images and conversion to float32.
+The thread count and the allocator are fixed for a process, so each trial is a separate process. The
+workload is the one that is verified: the same network, optimizer, order of images and conversion to
+float32.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Batches = Iterator[Tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting, and how long to train under it."""
+    """One setting to try, and how long to train under it."""
 
     device: str
     form: model.Form
@@ -42,20 +43,21 @@ class Setting:
     def samples(self) -> int:
         """The number of images to train on, including the warm-up.
 
-        This is the number in ``warm_up`` and ``steps`` batches of 64, rounded to full batches.
+        It is the number of images in ``warm_up`` plus ``steps`` batches of 64, rounded to full
+        batches of the setting's size.
         """
         return max(2, (self.warm_up + self.steps) * train.BATCH // self.batch) * self.batch
 
     @property
     def untimed(self) -> int:
-        """The number of steps before the clock starts."""
+        """The number of warm-up steps, before the clock starts."""
         return max(1, self.warm_up * train.BATCH // self.batch)
 
 
 def run(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
-    """Train under the setting and return what was measured and what was really in effect.
+    """Train under the setting, and return the measurements and the settings really in effect.
 
-    Raises RuntimeError, ValueError or ImportError if the setting is not available here.
+    Raise RuntimeError, ValueError or ImportError if the setting is not available on this machine.
     """
     device.require_nodes(setting.device)
     import torch
@@ -94,7 +96,7 @@ def run(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
 
 
 def check_compile(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
-    """Return the result of ``verify``'s gradient check for a compile backend on this machine."""
+    """Run ``verify``'s gradient check for the setting's compile backend, and return its result."""
     device.require_nodes(setting.device)
     import torch
 
@@ -128,7 +130,7 @@ def _prepare(torch: Any, setting: Setting) -> None:
 def _batches(
     torch: Any, setting: Setting, data: dataset.Dataset, order: Any
 ) -> Tuple[Batches, float]:
-    """Return the batches, prepared on the device, and the seconds that this took."""
+    """Prepare the batches on the device. Return them and the seconds that the preparation took."""
     held = eager.tensors(torch, data.train, setting.device)
     device.synchronize(torch, setting.device)
     began = time.perf_counter()
@@ -156,7 +158,10 @@ def _job(torch: Any, setting: Setting) -> eager.Job:
 
 
 def _train(job: eager.Job, setting: Setting, batches: Batches) -> Tuple[List[float], float]:
-    """Return the images per second of each timed chunk of steps, and the mean loss over them."""
+    """Train, and return the images per second of each timed chunk of steps, and the mean loss.
+
+    The mean is taken over the timed steps.
+    """
     torch = job.torch
     rates = []
     for _ in range(setting.untimed):
@@ -176,7 +181,10 @@ def _train(job: eager.Job, setting: Setting, batches: Batches) -> Tuple[List[flo
 
 
 def _dtypes(job: eager.Job, setting: Setting, data: dataset.Dataset) -> List[str]:
-    """Return the dtypes of tensors in a training step; they show whether bfloat16 took part."""
+    """Return the dtypes of the tensors in a training step.
+
+    They show whether bfloat16 was really used.
+    """
     few = eager.tensors(job.torch, data.train.first(train.BATCH), setting.device)
     images, labels = eager.batches(few, 1)[0]
     batch = model.arrange(job.torch, images, job.form)

@@ -1,8 +1,8 @@
-"""The command ``trial``: its process, its one line of JSON, and the survey of what can be set here.
+"""The command ``trial``: its process, its one line of JSON, and its survey of possible settings.
 
-Variables such as OMP_NUM_THREADS and LD_PRELOAD are read when a process starts. With ``--set`` the
-process therefore execs itself with the variables in place, in whatever environment it runs: its
-caller does not have to know how to pass them on.
+Variables such as OMP_NUM_THREADS and LD_PRELOAD are read when a process starts. With ``--set``, the
+process therefore replaces itself (exec) with one that has the variables set. This works in any
+environment, so the caller does not have to know how to pass on the variables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ SYSTEM_FOLDERS = ("/usr/local/lib", "/usr/lib", "/usr/lib64", "/lib", "/opt/home
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code: 0, 2 for damaged data or usage, 5 for a failure."""
+    """Run the command and return its exit code.
+
+    The exit code is 0 for success, 2 for damaged data or wrong usage, and 5 for a failure.
+    """
     if options.variables:
         _become(variables(options.variables), options.start)
     out = events.Events(events.take_stdout())
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def setting(options: argparse.Namespace) -> trial.Setting:
-    """Return the setting given by the options; the form defaults to the accelerator's fastest."""
+    """Return the setting given by the options. The default form is the accelerator's fastest."""
     form = model.fastest(options.device)
     if options.layout:
         form = replace(form, channels_last=options.layout == "channels_last")
@@ -79,7 +82,7 @@ def setting(options: argparse.Namespace) -> trial.Setting:
 
 
 def variables(pairs: Sequence[str]) -> Dict[str, str]:
-    """Parse ``NAME=VALUE`` pairs; an empty value means that the variable is to be removed."""
+    """Parse ``NAME=VALUE`` pairs. An empty value means that the variable is to be removed."""
     changes = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -88,9 +91,9 @@ def variables(pairs: Sequence[str]) -> Dict[str, str]:
 
 
 def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
-    """Return the command that starts this program again, without its own arguments.
+    """Return the command that starts this program again, without the program's own arguments.
 
-    ``original`` is ``sys.orig_argv``, empty before Python 3.10; ``shown`` is ``sys.argv``.
+    ``original`` is ``sys.orig_argv``, or empty before Python 3.10. ``shown`` is ``sys.argv``.
     """
     if not original:
         return [sys.executable, shown[0]]
@@ -98,7 +101,10 @@ def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
 
 
 def without_set(arguments: Sequence[str]) -> List[str]:
-    """Return the arguments without ``--set``, ``--promise`` and their values, in either form."""
+    """Return the arguments without ``--set``, ``--promise`` or their values.
+
+    Both ``--set VALUE`` and ``--set=VALUE`` are recognized.
+    """
     result: List[str] = []
     remaining = iter(arguments)
     for argument in remaining:
@@ -130,7 +136,7 @@ def _refuse(out: events.Events, message: str) -> int:
 
 
 def survey() -> Dict[str, Any]:
-    """Return the facts that decide which settings are worth a trial, as this process sees them."""
+    """Return the facts that determine which settings are worth a trial, as seen by this process."""
     limits = threads.fetch()
     preload = os.environ.get("LD_PRELOAD", "")
     return {
@@ -149,9 +155,10 @@ def survey() -> Dict[str, Any]:
 
 
 def folders(preload: str) -> List[Path]:
-    """Return the folders to search for allocators.
+    """Return the folders in which to search for allocators.
 
-    They are those of the preloaded files, the payload, the environment's libraries and the system.
+    They are the folders of the preloaded files, the payload, the environment's libraries and the
+    system's libraries. ``preload`` is the value of ``LD_PRELOAD``.
     """
     named = [Path(path).parent for path in re.split("[: ]+", preload) if "/" in path]
     machine = f"{platform.machine()}-linux-gnu"
@@ -161,7 +168,10 @@ def folders(preload: str) -> List[Path]:
 
 
 def find_allocators(places: Iterable[Path]) -> Dict[str, str]:
-    """Map each allocator found to the path of its library; the first of ``places`` wins."""
+    """Map each allocator found to the path of its library.
+
+    If several of ``places`` contain an allocator, the first one counts.
+    """
     libraries: Dict[str, str] = {}
     for place in places:
         for name, patterns in ALLOCATORS.items():

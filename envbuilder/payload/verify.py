@@ -1,9 +1,9 @@
 """The whole verification: import, device, training, test, numerical checks, comparison.
 
-Training comes before the numerical checks so that cold start and the first epoch are those of a
-fresh process. After a failed check, later ones still run if they can.
+Training precedes the numerical checks, so that the cold start and the first epoch are those of a
+fresh process. After a failed check, later checks still run if they can.
 
-A quick run makes every check of a full one except those of compile backends, and trains no
+A quick run makes every check of a full run except those of compile backends, and trains no
 baseline. It trains on part of the data and measures more briefly.
 """
 
@@ -104,7 +104,10 @@ def _verify(run: Run, cache: str) -> None:
 
 
 def _may_hang(run: Run) -> bool:
-    """Return whether importing the framework could hang. If so, record a failed device check."""
+    """Return whether importing the framework could hang.
+
+    If it could, record a failed device check.
+    """
     obstacle = device.obstacle(run.accelerator)
     if obstacle:
         run.checks.done.append(Check("device", FAILED, 0.0, obstacle))

@@ -1,1 +1,1 @@
-"""Detect each vendor's GPUs, and the obstacles that prevent them from working."""
+"""Detect each vendor's GPUs, and the obstacles that keep the GPUs from working."""

@@ -1,7 +1,8 @@
-"""The type of the rows of `host.accelerators`, which describe kinds of accelerators.
+"""The type of the rows of `host.accelerators`, each of which describes a kind of accelerator.
 
 Each vendor's module in `host/gpus/` ends with that vendor's row. This module also contains the
-types for judging a GPU: the requirements of wheels, and findings about whether the GPU meets them.
+types for judging a GPU: the requirements of wheels, and findings about whether a GPU meets these
+requirements.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ that were not read are missing."""
 
 
 class Finding(Struct, frozen=True):
-    """A statement about a host or GPU.
+    """A statement about a host or a GPU.
 
-    The level `impossible` means that even a build on this host could not succeed.
+    The level `impossible` means that not even a build could succeed on this host.
     """
 
     level: Level
@@ -38,7 +39,7 @@ class Finding(Struct, frozen=True):
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """The versions that wheels require, and the GPUs for which they have kernels.
+    """The versions that wheels require, and the GPUs for which the wheels have kernels.
 
     A field is empty if its value is unknown.
     """
@@ -59,7 +60,7 @@ class Needs(Struct, frozen=True, kw_only=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """The environment in which detection runs, which determines how traces of a GPU are judged."""
+    """The environment in which detection runs, which affects how signs of a GPU are interpreted."""
 
     environ: Mapping[str, str] = {}
     wsl: bool = False
@@ -67,9 +68,9 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
-    """A kind of device, with the functions that detect, judge and fix it. The CPU has no vendor.
+    """A kind of device, with functions that detect it, judge it and say how to fix it.
 
-    A test shows which fields each vendor needs.
+    The CPU is an accelerator without a vendor. A test shows which fields each vendor needs.
     """
 
     name: str
@@ -159,12 +160,12 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """Return the most severe level of the findings, or `note` if there are none."""
+    """Return the most severe level among the findings, or `note` if there are no findings."""
     return max((f.level for f in findings), key=LEVELS.index, default="note")
 
 
 def named(gpu: Gpu) -> str:
-    """Return a GPU's name and, if known, its location on the bus."""
+    """Return a GPU's name, followed by its location on the bus if that is known."""
     if gpu.bus:
         return f"{gpu.name} at {gpu.bus}"
     return gpu.name
@@ -180,6 +181,6 @@ def blocked(level: Level, gpu: Gpu, text: str = "") -> Finding:
 
 
 def unknown_kernels(gpu: Gpu) -> Finding:
-    """Return a finding that it is unknown for which GPUs a build has kernels."""
+    """Return a warning that the GPUs for which a build has kernels are unknown."""
     text = "it is unknown for which GPUs its wheels have kernels"
     return Finding("warning", text, "lock-unread", gpu)

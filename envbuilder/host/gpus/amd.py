@@ -1,8 +1,8 @@
 """Detect AMD GPUs, and decide which of them ROCm could use.
 
-The names of GPUs come from their PCI ids. ROCm's target (gfx) comes from the compute driver (kfd),
-which lists the GPUs that can compute. If kfd does not list a GPU, its target comes from the PCI id.
-Profiles decide which GPUs the wheels support.
+The name of a GPU is derived from its PCI id. Its ROCm target (gfx) is reported by the compute
+driver (kfd), which lists the GPUs that can compute. If kfd does not list a GPU, the target is
+derived from the PCI id. Profiles specify which GPUs the wheels support.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ def _gpu(
 
 
 def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
-    """Return the access to a GPU if an environment variable hides all GPUs, otherwise None.
+    """Return the access to any GPU if an environment variable hides all GPUs, otherwise None.
 
-    HIP also reads CUDA's variable.
+    Besides its own variables, HIP also reads CUDA's variable.
     """
     for name in _CHOOSING:
         value = environ.get(name)
@@ -163,7 +163,7 @@ def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
 
 
 def _unlisted(snapshot: Snapshot) -> pci.Access:
-    """Return the access to a GPU that the compute driver does not list, with the reason."""
+    """Return the access to a GPU that the compute driver does not list, including the reason."""
     unread = _unread(snapshot)
     if unread and unread <= _hidden(snapshot):
         return pci.Access(
@@ -181,16 +181,16 @@ def _unlisted(snapshot: Snapshot) -> pci.Access:
 
 
 def _unread(snapshot: Snapshot) -> set[str]:
-    """Return the paths of files that describe the compute driver's nodes and cannot be read."""
+    """Return the paths of the unreadable files that describe nodes of the compute driver."""
     paths = {f"{_NODES}/{node}/properties" for node in snapshot.names(_NODES)}
     return paths - snapshot.files.keys()
 
 
 def _hidden(snapshot: Snapshot) -> set[str]:
-    """Return the paths of files that Linux hides because the container may not use their GPU.
+    """Return the paths of files that Linux hides because the container may not use the GPU.
 
-    For these files, Linux reports EPERM (function kfd_devcgroup_check_permission). A file that
-    cannot be read because of its mode causes a different error.
+    When such a file is read, Linux reports EPERM (function kfd_devcgroup_check_permission). A file
+    that cannot be read because of its mode causes a different error.
     """
     return {
         path for path, reason in snapshot.unreadable.items() if reason == os.strerror(errno.EPERM)
@@ -198,7 +198,7 @@ def _hidden(snapshot: Snapshot) -> set[str]:
 
 
 def _nodes(snapshot: Snapshot) -> list[_Node]:
-    """Return the nodes of the compute driver that are GPUs."""
+    """Return those nodes of the compute driver that are GPUs."""
     nodes = []
     for name in snapshot.names(_NODES):
         text = snapshot.files.get(f"{_NODES}/{name}/properties")
@@ -211,7 +211,7 @@ def _nodes(snapshot: Snapshot) -> list[_Node]:
 
 
 def _is_of(node: _Node, address: str) -> bool:
-    """Return whether a node belongs to the card at this PCI address."""
+    """Return whether a node belongs to the card at the given PCI address."""
     domain, _, rest = address.partition(":")
     bus, _, slot = rest.partition(":")
     parts = [integer(part, 16) for part in (domain, bus, slot.partition(".")[0])]
@@ -225,7 +225,7 @@ def _is_of(node: _Node, address: str) -> bool:
 def _target(number: int | None) -> str | None:
     """Return the ROCm compiler target for kfd's version number, or None if the number is invalid.
 
-    For example, 110000 is gfx1100, and 90402 is gfx942.
+    For example, the target for 110000 is gfx1100, and the target for 90402 is gfx942.
     """
     if not number or number >= 10**6:
         return None
@@ -263,7 +263,7 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Return findings about a GPU: whether the wheels support it, and whether it is accessible.
+    """Return findings about whether the wheels support a GPU, and whether the GPU is accessible.
 
     Access requires the kernel driver and the device nodes.
     """
@@ -281,7 +281,8 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 def capability(gpu: Gpu) -> tuple[float, ...]:
     """Return a sort key by which more capable GPUs rank higher.
 
-    Usable GPUs rank highest, then cards above APUs, then GPUs with more memory.
+    Usable GPUs rank above all others, then discrete cards above APUs, then GPUs with more memory
+    above those with less.
     """
     return gpu.state == "usable", gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
@@ -289,7 +290,7 @@ def capability(gpu: Gpu) -> tuple[float, ...]:
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
     """Return the GPUs that HIP sees, in HIP's order, which is the order of the compute driver.
 
-    Return None if the order is uncertain, because a container could see GPUs that this user is not
+    Return None if the order is uncertain because a container could see GPUs that this user is not
     allowed to open.
     """
     if any(gpu.state == "unknown" or gpu.obstacle == "node-closed" for gpu in gpus):
@@ -329,7 +330,8 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target, or for a family of targets, runs on a GPU.
 
-    The target `gfx` stands for code in a format that is not parsed. Such code is assumed to run.
+    The target `gfx` stands for code in a format that envbuilder does not parse. Such code is
+    assumed to run.
     """
     if target.endswith("-generic"):
         return str(gpu.family).startswith(target.removesuffix("-generic").replace("-", ""))
@@ -342,7 +344,7 @@ def _runs(target: str, gpu: Gpu) -> bool:
 def install(gpu: Gpu, host: Host, needed: str) -> str:
     """Return instructions for loading the kernel driver.
 
-    The driver is part of every Linux distribution.
+    The driver does not have to be installed, because every Linux distribution contains it.
     """
     if host.container:
         return "Load amdgpu on the machine itself, since a container uses the machine's kernel."
@@ -353,7 +355,7 @@ def install(gpu: Gpu, host: Host, needed: str) -> str:
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
-    """Return the fixes for AMD GPUs that do not work, keyed by obstacle or finding code."""
+    """Return the fixes for an AMD GPU that does not work, keyed by obstacle or finding code."""
     fixes_by_obstacle = {
         "unsupported": "Use --profile cpu: ROCm cannot use this GPU (see `sudo dmesg | grep kfd`).",
         "wsl": "Use --profile cpu, or Linux without WSL.",
@@ -370,7 +372,7 @@ def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
 
 
 def _other_wheels(gpu: Gpu) -> str:
-    """Return advice on wheels with kernels for a GPU that the profile's wheels do not support."""
+    """Return advice about other wheels for a GPU that the profile's wheels do not support."""
     index = tables.amd_index(gpu.family or "")
     if index is None:
         return "Use --profile cpu: neither PyTorch's nor AMD's wheels have kernels for this GPU."

@@ -1,4 +1,7 @@
-"""Decide whether a Mac has a GPU that Metal can use. This code was not tested on a real Mac."""
+"""Decide whether a Mac has a GPU that Metal can use.
+
+This code has not been tested on a real Mac.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def is_apple_silicon(snapshot: Snapshot) -> bool:
 
 
 def decide(snapshot: Snapshot, _devices: Sequence[pci.Device], _place: Place) -> tuple[Gpu, ...]:
-    """Return the GPU of an Apple chip, or an empty tuple for any other machine."""
+    """Return the GPU of an Apple chip, or an empty tuple if the machine has no Apple chip."""
     sysctl = snapshot.fields("sysctl.txt")
     if not sysctl or not is_apple_silicon(snapshot):
         return ()
@@ -62,10 +65,11 @@ def _is_virtual(sysctl: dict[str, str]) -> bool:
 def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
     """Return the number of bytes that Metal lets a program use.
 
-    If no limit was set, the result is an estimate of the default: two thirds of the memory below 36
-    GiB, and three quarters from 36 GiB on. The source is the `recommendedMaxWorkingSetSize` that
-    llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of 128). Apple does not document this
-    value, and newer systems allow more (107.5 of 128 GiB on macOS 26).
+    If no limit was set, the result is an estimate of the default limit: two thirds of the memory
+    below 36 GiB, and three quarters from 36 GiB on. The estimate is based on the
+    `recommendedMaxWorkingSetSize` that llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of
+    128). Apple does not document this value, and newer systems allow more (107.5 of 128 GiB on
+    macOS 26).
     """
     limit = integer(sysctl.get("iogpu.wired_limit_mb"))
     if limit:
@@ -78,7 +82,7 @@ def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
 def bandwidth(snapshot: Snapshot) -> int | None:
     """Return the bandwidth of the chip's memory in bytes per second, or None if it is unknown.
 
-    The chip's GPU shares this memory.
+    The CPU and the GPU share this memory.
     """
     sysctl = snapshot.fields("sysctl.txt")
     brand = clean(sysctl.get("machdep.cpu.brand_string"))

@@ -1,7 +1,7 @@
 """Detect Intel GPUs, and decide which of them torch.xpu could use.
 
-Iris Xe and older GPUs are recognized by their PCI ids, because `torch.xpu.is_available()` may
-return True for them.
+Iris Xe and older GPUs, which are not supported, are recognized by their PCI ids, because
+`torch.xpu.is_available()` may return True for them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DEBIAN_HAS = (14,)
 
 
 def read(reader: Reader) -> None:
-    """Read the size of each GPU's memory, and look for the libraries that no wheel contains."""
+    """Read the size of each GPU's memory, and look for needed libraries that no wheel contains."""
     for device in pci.display_devices(reader, pci.INTEL):
         _read_memory(reader, device)
     for folder in _LEVEL_ZERO_FOLDERS:
@@ -52,7 +52,8 @@ def read(reader: Reader) -> None:
 def _read_memory(reader: Reader, device: str) -> None:
     """Read the size of the GPU's dedicated memory.
 
-    The driver xe has one file per tile, and i915 from Intel's own packages has one file per card.
+    The xe driver provides one file per tile. The i915 driver from Intel's own packages provides one
+    file per card.
     """
     for tile in range(_TILES):
         if reader.file(f"{device}/tile{tile}/physical_vram_size_bytes") is None:
@@ -63,7 +64,10 @@ def _read_memory(reader: Reader, device: str) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
-    """Return all Intel GPUs. A device of unknown class is included only if the table lists it."""
+    """Return all Intel GPUs.
+
+    A device that is not certain to be a GPU is included only if it is in the table of Intel GPUs.
+    """
     gpus = tuple(
         _gpu(snapshot, device)
         for device in devices
@@ -140,7 +144,7 @@ def _memory(
 
 
 def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
-    """Return the total dedicated memory of all tiles in bytes, as the driver reports it.
+    """Return the total dedicated memory of all tiles in bytes, as reported by the driver.
 
     Return None if the memory of any tile is unknown.
     """
@@ -161,11 +165,11 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
 def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) -> int | None:
     """Return the memory in bytes that Level Zero reports for an integrated GPU, or None if unknown.
 
-    The result is valid for drivers since 2025. Level Zero reports the main memory that the kernel
-    lets one GPU map. With i915, this is all of the main memory. With xe, it is all of the main
-    memory since Linux 6.15, and half of it before ("drm/xe: Increase the XE_PL_TT watermark").
-    ttm's parameter `pages_limit` is irrelevant: above that limit, other buffers are swapped out
-    first, and then the allocation continues (ttm_tt_populate).
+    The result is valid for drivers released since 2025. Level Zero reports the main memory that the
+    kernel lets one GPU map. With i915, this is all of the main memory. With xe, it is all of the
+    main memory since Linux 6.15, and half of the main memory in earlier versions ("drm/xe: Increase
+    the XE_PL_TT watermark"). ttm's parameter `pages_limit` is irrelevant: above that limit, other
+    buffers are swapped out first, and then the allocation continues (ttm_tt_populate).
     """
     if total is None or kernel_driver not in _DRIVERS:
         return None
@@ -179,10 +183,10 @@ def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) ->
 
 
 def of_host(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the host's field `level_zero`, as a mapping with this single key.
+    """Return the value of the host's field `level_zero`, as a mapping with that single key.
 
-    The field says whether the Level Zero loader and driver are in one of the standard folders. It
-    is None if this is unknown.
+    The value says whether both the Level Zero loader and the driver are in one of the standard
+    folders, or is None if this is unknown.
     """
     answers = []
     for library in _LEVEL_ZERO:
@@ -196,9 +200,9 @@ def of_host(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Return findings about a GPU: whether PyTorch supports it, and whether its node is accessible.
+    """Return findings about whether PyTorch supports a GPU, and whether its node is accessible.
 
-    If PyTorch supports the GPU, also check that the wheels have kernels for it.
+    If PyTorch supports the GPU, also check whether the wheels have kernels for it.
     """
     if gpu.support == "validated" and gpu.render_node_readable is False and not native:
         # The engine opens the node as root, and the container joins the group that owns it.
@@ -233,7 +237,8 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 def capability(gpu: Gpu) -> tuple[float, ...]:
     """Return a sort key by which more capable GPUs rank higher.
 
-    Supported GPUs rank highest, then discrete GPUs, then GPUs with more memory.
+    Supported GPUs rank above all others, then discrete GPUs above integrated ones, then GPUs with
+    more memory above those with less.
     """
     support = ("unsupported", None, "unlisted", "validated").index(gpu.support)
     return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
@@ -242,9 +247,9 @@ def capability(gpu: Gpu) -> tuple[float, ...]:
 def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
     """Return the GPUs that Level Zero sees, in Level Zero's order, or None if the order is unknown.
 
-    Return an empty sequence if torch.xpu uses the selected GPUs anyway. torch.xpu uses only
-    discrete GPUs if there is one (c10/xpu, note on device management). Level Zero numbers discrete
-    GPUs first, by PCI address, and then the integrated GPU.
+    Return an empty sequence if torch.xpu uses the selected GPUs anyway. If there is a discrete GPU,
+    torch.xpu uses only discrete GPUs (c10/xpu, note on device management). Level Zero numbers the
+    discrete GPUs first, by PCI address, and then the integrated GPU.
     """
     seen = list(filter(_is_seen, gpus))
     discrete = [gpu for gpu in seen if gpu.memory_kind == "dedicated"]
@@ -272,9 +277,9 @@ def _sentence(gpu: Gpu) -> str:
 
 
 def native(host: Host) -> list[Finding]:
-    """Return findings about the GPU runtime (Level Zero) on the host.
+    """Return findings about the GPU runtime (Level Zero) that is installed on the host.
 
-    Native environments use the host's runtime. Images contain their own.
+    Native environments use the host's runtime, while images contain their own.
     """
     if host.level_zero:
         return []
@@ -349,7 +354,7 @@ def fixes_of_host(host: Host) -> dict[str, str]:
 
 
 def _level_zero_commands(name: str, number: str) -> str:
-    """Return the commands that install the Level Zero loader and driver.
+    """Return the commands that install the Level Zero loader and driver on a distribution.
 
     The result is empty if the distribution has no packages for them.
     """

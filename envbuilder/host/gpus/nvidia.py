@@ -1,11 +1,11 @@
 """Detect NVIDIA GPUs, and decide which of them this process could use.
 
-NVML reports the most. Without NVML or a driver, the name, chip and compute capability come from the
-PCI id. The PCI id identifies the GPU better, but does not make it usable.
+NVML reports the most data. Without NVML or without a driver, the name, chip and compute capability
+are derived from the PCI id, which is enough to identify the GPU but does not make it usable.
 
-On a Tegra chip (Jetson) before Thor, the GPU is not on a PCI bus and has its own driver. NVML
-reports no address for the GPU, and the device tree names the chip. Thor's GPU is a PCI device of
-NVIDIA's common driver (JetPack 7), and is detected like any other GPU.
+On Tegra chips (Jetson) before Thor, the GPU is not on a PCI bus and has its own driver. NVML
+reports no address for such a GPU, and the device tree gives the name of the chip. Thor's GPU is a
+PCI device that uses NVIDIA's common driver (JetPack 7), and is detected like any other GPU.
 
 This module is long because each vendor has a single module that contains everything about it.
 """
@@ -61,7 +61,7 @@ _LAST_BEFORE_TURING = "580"
 
 
 def read(reader: Reader) -> None:
-    """Read the driver's files and nodes and, if the driver is present, NVML's response."""
+    """Read the driver's files and nodes and, if there is a driver, NVML's response."""
     reader.file(VERSION)
     for address in reader.folder(_GPUS):
         reader.file(f"{_GPUS}/{address}/information")
@@ -112,7 +112,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
 def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
     """Return N in the path of a card's device node, /dev/nvidiaN, or None if it is unknown.
 
-    N comes from the kernel driver or, if the driver does not state it, from NVML.
+    N is reported by the kernel driver or, if the driver does not report it, by NVML.
     """
     number = integer(snapshot.fields(f"{_GPUS}/{bus}/information").get("Device Minor"))
     if number is None and device:
@@ -130,7 +130,8 @@ def _gpu(
 ) -> Gpu:
     """Return the description of a GPU.
 
-    The GPU may be known from its PCI card, only from its address, or only from NVML.
+    The arguments contain what is known about the GPU. It may be known from its PCI card (`card`),
+    only from its PCI address (`bus`), or only from NVML (`reported`).
     """
     device_id = card.device_id if card else None
     row = tables.nvidia_gpu(device_id or "")
@@ -166,7 +167,7 @@ def _gpu(
 
 
 def _model(snapshot: Snapshot, bus: str | None) -> str | None:
-    """Return the kernel driver's name for a GPU, or None if the driver does not know the GPU."""
+    """Return a GPU's name as the kernel driver reports it, or None if it reports none."""
     model = clean(snapshot.fields(f"{_GPUS}/{bus}/information").get("Model"))
     if model != "Unknown":
         return model
@@ -205,7 +206,7 @@ def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
 def _bound(card: pci.Device, access: pci.Access) -> pci.Access:
     """Return the access to a card, given the access to NVIDIA's driver.
 
-    The result differs from `access` if the card is bound to another driver or to none.
+    The result differs from `access` if the card is bound to another driver or to no driver.
     """
     if card.driver not in (None, "nvidia"):
         return pci.Access(
@@ -251,8 +252,8 @@ def _access(
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
     """Return the GPUs that can only be detected indirectly.
 
-    These are GPUs behind WSL's /dev/dxg, the GPU in a Tegra chip, or a GPU whose only sign is that
-    a driver is loaded.
+    These are GPUs behind WSL's /dev/dxg, the GPU in a Tegra chip, and a GPU about which nothing is
+    known except that a driver is loaded.
     """
     drivers = snapshot.names("usr/lib/wsl/drivers")
     if wsl and any(driver.startswith("nv") and driver[:6] not in _INBOX for driver in drivers):
@@ -283,9 +284,9 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
 
 
 def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
-    """Return the GPU of a Tegra chip, or None on any other machine.
+    """Return the GPU of a Tegra chip, or None if the machine has no Tegra chip.
 
-    `loaded` says whether NVIDIA's common driver is loaded, and is None if that is unknown.
+    `loaded` says whether NVIDIA's common driver is loaded, or is None if that is unknown.
     """
     compatible = snapshot.text(_COMPATIBLE).split("\0")
     chip = next((row for name in compatible if (row := tables.tegra_chip(name))), None)
@@ -341,14 +342,18 @@ def judge(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's compute capability and memory, as a key for sorting GPUs by capability."""
+    """Return a sort key by which more capable GPUs rank higher.
+
+    The key consists of the GPU's compute capability and its memory.
+    """
     return (*sm_of(gpu.sm or "0.0"), gpu.memory_bytes or 0)
 
 
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
     """Return the GPUs that CUDA sees, in PCI bus order, or None if a bus address is unknown.
 
-    By default, CUDA orders GPUs by speed, which is unknown here.
+    This is not CUDA's default order, because CUDA orders GPUs by speed by default, and the speed is
+    unknown here.
     """
     seen = [gpu for gpu in gpus if gpu.state != "present" or gpu.obstacle == "no-instances"]
     if all(gpu.bus for gpu in seen):
@@ -390,9 +395,10 @@ def _driver_findings(needs: Needs, gpu: Gpu) -> list[Finding]:
 def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     """Return findings about whether the wheels' kernels run on a GPU.
 
-    Kernels run on the SM that they were built for and on higher minor versions of the same major
-    version. PTX runs on any newer GPU. Tegra's GPUs are an exception: they run only kernels that
-    were built for exactly their SM (CUDA C++ Programming Guide, "Binary Compatibility").
+    Kernels run on the SM version for which they were built, and on higher minor versions of the
+    same major version. PTX runs on any newer GPU. Tegra GPUs are an exception: they run only
+    kernels that were built for exactly their SM version (CUDA C++ Programming Guide, "Binary
+    Compatibility").
     """
     if not needs.kernels:
         return [unknown_kernels(gpu)]
@@ -444,10 +450,10 @@ def _architecture(gpu: Gpu) -> str | None:
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target runs on a GPU.
 
-    Code runs on the SM for which it was compiled and on higher minor versions of the same major
-    version. PTX runs on any newer GPU. Code for a target that ends in `a` runs on exactly that SM,
-    and code for a target that ends in `f` runs on the SM's family. Tegra's GPUs run only machine
-    code for exactly their SM.
+    Code runs on the SM version for which it was compiled, and on higher minor versions of the same
+    major version. PTX runs on any newer GPU. Code for a target that ends in `a` runs only on
+    exactly that SM version, and code for a target that ends in `f` runs on the family of that SM
+    version. Tegra GPUs run only machine code for exactly their SM version.
     """
     match = _TARGET.fullmatch(target)
     if match is None or gpu.sm is None:
@@ -475,7 +481,7 @@ def _shown(targets: Collection[str]) -> list[str]:
 def install(gpu: Gpu, host: Host, needed: str) -> str:
     """Return instructions for installing NVIDIA's driver.
 
-    `needed` is the oldest sufficient version of the driver, or "" if it is unknown.
+    `needed` is the oldest version of the driver that is sufficient, or "" if it is unknown.
     """
     newer = needed and f" {needed} or newer"
     if host.wsl:
@@ -535,7 +541,7 @@ def _before_turing(gpu: Gpu) -> bool:
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
-    """Return the fixes for NVIDIA GPUs that do not work, keyed by obstacle."""
+    """Return the fixes for an NVIDIA GPU that does not work, keyed by obstacle."""
     nodes = "/dev/dxg" if host.wsl else "/dev/nvidia*"
     return {
         "library-failed": _library(gpu, host),
@@ -588,9 +594,9 @@ def _missing(gpu: Gpu, host: Host) -> str:
 def _node_commands(gpu: Gpu, host: Host) -> str:
     """Return the commands that create the missing device nodes.
 
-    The first command creates the nodes of the cards and the control node, and the second creates
-    the nodes for unified memory. With -u, the option -c refers to other nodes, so one call cannot
-    create both kinds (nvidia-modprobe.c).
+    One command creates the nodes of the cards and the control node, and another creates the nodes
+    for unified memory. A single command cannot create both kinds, because with -u, the option -c
+    refers to other nodes (nvidia-modprobe.c).
     """
     memory_node = "sudo nvidia-modprobe -u -c 0 -c 1"
     if _lacks_memory_node(gpu):
@@ -601,7 +607,7 @@ def _node_commands(gpu: Gpu, host: Host) -> str:
 
 
 def _lacks_memory_node(gpu: Gpu) -> bool:
-    """Return whether only the unified memory node is missing.
+    """Return whether only the node for unified memory is missing.
 
     That node is checked last, so if `detail` mentions it, all other nodes exist.
     """

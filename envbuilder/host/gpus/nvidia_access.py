@@ -2,11 +2,11 @@
 
 All cards share the nodes /dev/nvidiactl and /dev/nvidia-uvm, and each card has its own
 /dev/nvidiaN. Under WSL, /dev/dxg replaces all of these nodes. NVML does not need /dev/nvidia-uvm,
-so `nvidia-smi` can work where CUDA does not (NVIDIA/nvidia-docker issue 1085). A container can have
-the node of one card and still see all cards in /sys.
+so `nvidia-smi` can work even if CUDA does not (NVIDIA/nvidia-docker issue 1085). A container can
+have the node of only one card and still see all cards in /sys.
 
-A card in MIG mode accepts no program until it has instances (canonical/lxd issue 11804). A card on
-NVSwitch accepts no program until the fabric manager has set up its links (CUDA error 802,
+A card in MIG mode accepts no program until it has MIG instances (canonical/lxd issue 11804). A card
+on NVSwitch accepts no program until the fabric manager has set up the card's links (CUDA error 802,
 cudaErrorSystemNotReady). NVML lists both kinds of cards as if they worked.
 """
 
@@ -53,7 +53,7 @@ _COMPLETED = 3  # nvmlGpuFabricState_t; between them: not started, in progress
 def read(reader: Reader) -> None:
     """Read the device nodes and MIG instances, and whether a fabric manager is running.
 
-    Call this after `/dev` and the kernel driver's files about each card have been read.
+    Call this function after `/dev` and the kernel driver's files about each card have been read.
     """
     for path in (_CONTROL, _MEMORY, _WINDOWS):
         reader.opened(path)
@@ -90,11 +90,11 @@ def of_cards(
     *,
     container: bool,
 ) -> dict[str, pci.Access]:
-    """Return the access that the device node of each card allows, keyed by the card's PCI address.
+    """Return the access that each card's device node allows, keyed by the card's PCI address.
 
-    `minors` maps each card's address to the number of its node, or to None if that number is
-    unknown. `by_nvml` contains the addresses of the cards that NVML lists, which are the cards that
-    NVML could open.
+    `minors` maps the address of each card to the number of its device node, or to None if that
+    number is unknown. `by_nvml` contains the addresses of the cards that NVML lists, which are the
+    cards that NVML could open.
     """
     present = {
         int(m[1]) for path in snapshot.nodes if (m := _CARD.match(path.removeprefix("dev/")))
@@ -127,7 +127,9 @@ def _of_unnamed(
 ) -> pci.Access:
     """Return the access to a card whose device node is unknown.
 
-    If NVML lists cards (`by_nvml`), the cards that it does not list were not given to this process.
+    `unclaimed` contains the numbers of the device nodes that belong to no known card. `cards` is
+    the number of cards whose node is unknown. If NVML lists cards (`by_nvml`), the cards that NVML
+    does not list were not given to this process.
     """
     paths = [f"dev/nvidia{minor}" for minor in sorted(unclaimed)]
     if not paths and "dev" in snapshot.folders:
@@ -175,10 +177,7 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access:
 
 
 def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access | None:
-    """Return the restriction that a card's mode imposes on CUDA programs, or None if there is none.
-
-    A card can be restricted by MIG mode or by NVSwitch.
-    """
+    """Return the access that a card's MIG mode or NVSwitch allows, or None if neither matters."""
     if device.mig:
         return _of_instances(snapshot, device, minor)
     return _of_fabric(snapshot, device)
@@ -213,7 +212,7 @@ def _of_instances(snapshot: Snapshot, device: Device, minor: int | None) -> pci.
 
 
 def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
-    """Return the number of compute instances that the driver lists, or None if it is unknown."""
+    """Return the number of a card's compute instances that the driver lists, or None if unknown."""
     folder = f"{_CAPABILITIES}/gpu{minor}/mig"
     instances = snapshot.folders.get(folder)
     if minor is None or instances is None:
@@ -225,7 +224,7 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
 
 
 def _given(snapshot: Snapshot) -> int:
-    """Return the number of MIG instances whose device nodes this process has.
+    """Return the number of MIG instances whose device nodes are available to this process.
 
     A container has only the nodes of the instances that were given to it.
     """

@@ -1,8 +1,8 @@
 """Query NVIDIA's management library (NVML) about the driver and each GPU.
 
-`ask` needs the optional package `nvidia-ml-py`. `nvml.json` in a recorded tree has the format that
-`ask` returns: {"driver_version", "devices": [`Device`]} or {"error"}. A device needs only a name.
-Unknown keys are ignored.
+`ask` needs the optional package `nvidia-ml-py`. In a recorded tree, `nvml.json` has the format that
+`ask` returns: {"driver_version", "devices": [`Device`]} or {"error"}. The only required field of a
+device is its name. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_INSTANCES = 64
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A GPU that NVML lists, which is a GPU that the driver lets this process use."""
+    """A GPU that NVML lists, which means that the driver lets this process use it."""
 
     name: str
     bus: str | None = None
@@ -140,9 +140,9 @@ def _instances(library: Any, handle: Any) -> int | None:
 
 
 def _fabric(library: Any, handle: Any) -> int | None:
-    """Return the state of the card's NVLink fabric.
+    """Return the state of a card's NVLink fabric.
 
-    Return None if the driver or the Python package does not report it.
+    Return None if the driver or the Python package does not report the state.
     """
     import ctypes
 
@@ -158,7 +158,7 @@ def _fabric(library: Any, handle: Any) -> int | None:
 
 
 def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
-    """Return a GPU's total and reserved memory in bytes, and whether it lacks memory of its own.
+    """Return a GPU's total and reserved memory in bytes, and whether it has no memory of its own.
 
     Each of the three values is None if it is unknown.
     """
@@ -186,7 +186,7 @@ def _value(library: Any, function: str, *arguments: object) -> Any:
 
 
 def parse(text: str | None) -> Answer | None:
-    """Parse a recorded response, and clean its values.
+    """Parse a recorded response, clean its values, and return it.
 
     Return None if there is no response. If the response is damaged, the `error` of the result says
     so.
@@ -230,7 +230,7 @@ def _within(value: int | None, most: int, least: int = 1) -> int | None:
 
 
 def address(bus: str | None) -> str | None:
-    """Return a PCI address in the format of sysfs (lower case, four-digit domain).
+    """Convert a PCI address to the format of sysfs (lower case, four-digit domain).
 
     NVML writes addresses in upper case, with an eight-digit domain. Return None if the address is
     missing or malformed.

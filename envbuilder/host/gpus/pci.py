@@ -1,6 +1,6 @@
 """Read the display devices in `/sys/bus/pci`, and determine whether this process can use them.
 
-A container sees all of the host's devices in this folder.
+This folder lists all of the host's devices, even inside a container.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHER_BRIDGE = 0x0680  # PCI class of NVSwitch
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """A PCI device that is a GPU or could be one."""
+    """A PCI device that is a GPU or could be a GPU."""
 
     bus: str
     vendor: int | None
@@ -40,9 +40,9 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Size(NamedTuple):
-    """The size and speed of a GPU's memory, as in `host.Gpu`.
+    """The size and bandwidth of a GPU's memory, as in `host.Gpu`.
 
-    Sizes are in bytes, and bandwidth is in bytes per second.
+    Sizes are in bytes, and the bandwidth is in bytes per second.
     """
 
     kind: Literal["dedicated", "shared"] | None = None
@@ -83,10 +83,10 @@ def read(reader: Reader, processing: Collection[int]) -> None:
 
 
 def _is_display(kind: int | None, vendor: int | None, processing: Collection[int]) -> bool | None:
-    """Return whether a PCI class is that of a GPU, or None if this is unknown.
+    """Return whether a device's PCI class shows that it is a GPU, or None if this is unknown.
 
-    GPUs without display outputs and NPUs both have the class of processing accelerators.
-    `processing` contains the vendors whose devices of that class are GPUs.
+    `kind` is the PCI class. GPUs without display outputs and NPUs both have the class of processing
+    accelerators. `processing` contains the vendors whose devices of that class are GPUs.
     """
     if kind is None or kind >> 16 != _PROCESSING:
         if kind is None:
@@ -98,9 +98,9 @@ def _is_display(kind: int | None, vendor: int | None, processing: Collection[int
 
 
 def display_devices(reader: Reader, vendor: int) -> list[str]:
-    """Return the paths of the folders of a vendor's display devices.
+    """Return the sysfs folders of a vendor's display devices.
 
-    Call this after `read`, which has dropped the class of all other devices.
+    Call this function after `read`, which has dropped the PCI class of all other devices.
     """
     folders = []
     for address in reader.folders.get(PCI, ()):
@@ -127,12 +127,12 @@ def node_group(snapshot: Snapshot, node: str | None) -> str | None:
 
 
 def bus_of(gpu: Gpu) -> str:
-    """Return a GPU's location on the bus as a sort key."""
+    """Return a GPU's location on the bus, for use as a sort key."""
     return gpu.bus or ""
 
 
 def devices(snapshot: Snapshot) -> tuple[Device, ...]:
-    """Return all PCI devices that are GPUs or could be."""
+    """Return all PCI devices that are GPUs or could be GPUs."""
     return tuple(
         _device(snapshot, address)
         for address in snapshot.names(PCI)
@@ -150,7 +150,7 @@ def _is_candidate(snapshot: Snapshot, address: str) -> bool:
 
 
 def has_nvswitch(snapshot: Snapshot) -> bool:
-    """Return whether the machine has an NVSwitch, which is a chip that connects NVIDIA's GPUs."""
+    """Return whether the machine has an NVSwitch, a chip that interconnects NVIDIA GPUs."""
     return any(_is_nvswitch(snapshot, f"{PCI}/{bus}") for bus in snapshot.names(PCI))
 
 
@@ -183,7 +183,7 @@ _GPU_GROUPS = ("render", "video")
 
 
 def join_group(gpu: Gpu, host: Host, node: str) -> str:
-    """Return instructions for giving this user, or a container, access to a GPU's node."""
+    """Return instructions for giving this user, or a container, access to a GPU's device node."""
     group = gpu.render_node_group or "render"
     if host.container:
         return f"Start the container with --group-add $(stat -c %g {node})."
@@ -204,9 +204,9 @@ USABLE = Access("usable")
 
 
 def driver(device: Device, names: Sequence[str], framework: str) -> Access | None:
-    """Return the problem with a GPU's kernel driver, or None if there is none.
+    """Return the problem with the kernel driver of a GPU, or None if there is none.
 
-    The driver must be one of `names`.
+    The driver must be one of `names`. `framework` is the framework that needs the driver.
     """
     needs = f"{framework} needs {' or '.join(names)}"
     if device.bound is False:
@@ -225,7 +225,8 @@ def driver(device: Device, names: Sequence[str], framework: str) -> Access | Non
 def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
     """Return the problem with a GPU's render node, or None if there is none.
 
-    An example of a render node is /dev/dri/renderD128.
+    `node` is the path of the render node, for example /dev/dri/renderD128, or None if the path is
+    unknown.
     """
     if node is None:
         return Access(
@@ -238,8 +239,8 @@ def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
 def opened(snapshot: Snapshot, node: str, option: str, *, is_missing: bool) -> Access | None:
     """Return the problem with a device node, or None if this user may open the node.
 
-    `option` is the container option that provides the node. `is_missing` says whether the node
-    counts as missing if it was not read.
+    `option` is the option with which a container is given the node. `is_missing` says whether the
+    node counts as missing if nothing was recorded about it.
     """
     readable = snapshot.nodes.get(node.lstrip("/"))
     if readable:

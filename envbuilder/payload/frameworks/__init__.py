@@ -37,7 +37,8 @@ def title(name: str) -> str:
 def load(name: str, accelerator: str, threads: Optional[int]) -> Framework:
     """Import a framework for use with an accelerator and return it.
 
-    ``threads``, if given, is the number of threads per operator. Errors of the import are raised.
+    ``threads``, if given, is the number of threads per operator. Errors raised by the import are
+    passed on.
     """
     module = import_module(f".{FRAMEWORKS[name].module}", __name__)
     framework: Framework = module.load(accelerator, threads)

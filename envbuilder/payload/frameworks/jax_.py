@@ -1,11 +1,12 @@
-"""JAX, verified with a training step that is compiled as a whole, as its users write it.
+"""JAX, verified with a training step that is compiled as a whole, as JAX's users write it.
 
-The profiler's events show what ran, by the names of what XLA compiled. On a GPU, the profiler
+The profiler's events show what ran, using the names of what XLA compiled. On a GPU, the profiler
 records each stream's kernels and their times through CUPTI. On the CPU, it records the instructions
 of the compiled step as XLA executes them. An instruction counts only if the executable contains it,
-which excludes events of Python and of the runtime. The name of an instruction that merges others
-includes the convolutions and products in it. This proves that XLA executed these instructions of
-this executable there. It does not prove which library computed them.
+which excludes events of Python and of the runtime. If an instruction merges others, its name
+includes the convolutions and products among them. The events prove that XLA executed these
+instructions of this executable on this device. They do not prove which library computed the
+results.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float
 
 
 def load(accelerator: str, threads: Optional[int]) -> Jax:
-    """Import JAX, restricted to the accelerator and the CPU."""
+    """Import JAX, restricted to the accelerator and the CPU, and return it."""
     hidden = ""
     stated = os.environ.get("JAX_PLATFORMS", "")
     row = PLATFORMS.get(accelerator)
@@ -113,7 +114,8 @@ def load(accelerator: str, threads: Optional[int]) -> Jax:
 class Jax(NumpyFramework):
     """An imported JAX for use with one accelerator.
 
-    ``hidden`` is the value of ``JAX_PLATFORMS`` if it excludes the accelerator, else empty.
+    ``hidden`` is the value of ``JAX_PLATFORMS`` if it excludes the accelerator, and empty
+    otherwise.
     """
 
     name = "jax"
@@ -133,7 +135,7 @@ class Jax(NumpyFramework):
         return self.jax.devices(PLATFORMS[self.accelerator].name)[0]
 
     def on_cpu(self) -> Jax:
-        """Return the same JAX for use on the CPU."""
+        """Return an instance that uses the same imported JAX on the CPU."""
         return Jax(self.jax, "cpu")
 
     def facts(self) -> Dict[str, Optional[str]]:
@@ -144,13 +146,19 @@ class Jax(NumpyFramework):
         return {"version": self.version, "build": build, "runtime": runtime}
 
     def threads(self) -> Dict[str, Optional[int]]:
-        """Return the number of threads in the pool of XLA's CPU client, as "framework"."""
+        """Return the number of threads in XLA's CPU thread pool, under the key "framework".
+
+        "interop" is always None.
+        """
         stated = next((os.environ[name] for name in THREADS if name in os.environ), None)
         count = thread_counts.chosen_by_user(stated) or len(thread_counts.allowed_cpus())
         return {"framework": count, "interop": None}
 
     def require_build(self) -> str:
-        """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
+        """Return a sentence describing the build.
+
+        Raise CheckError if the build cannot drive the accelerator.
+        """
         accelerator = self.accelerator
         if accelerator not in PLATFORMS:
             raise CheckError(f"JAX is verified on {', '.join(PLATFORMS)}, not on {accelerator}")
@@ -164,9 +172,10 @@ class Jax(NumpyFramework):
         return f"jax {self.version} is a {build} build, which can drive {accelerator}"
 
     def require_usable(self) -> str:
-        """Return a sentence if the device computes correctly. Raise CheckError if it does not.
+        """Check that the device computes correctly, and return a sentence about the result.
 
-        A device of another type counts as a failure: JAX uses the CPU if it finds nothing else.
+        Raise CheckError if the device does not. A device of another type counts as a failure,
+        because JAX uses the CPU if it finds nothing else.
         """
         if self._hidden:
             raise CheckError(f"JAX_PLATFORMS={self._hidden} hides {self.accelerator}; unset it")
@@ -205,7 +214,10 @@ class Jax(NumpyFramework):
         return PLATFORMS[self.accelerator].device_type
 
     def counted(self, what: str) -> Optional[int]:
-        """Return a memory counter of the device in bytes, or None on the CPU, which has none."""
+        """Return the device's memory counter ``what`` in bytes.
+
+        Return None on the CPU, which has no counters.
+        """
         return (self.device.memory_stats() or {}).get(COUNTERS[what])
 
     def wait(self, result: Any = None) -> None:
@@ -214,13 +226,16 @@ class Jax(NumpyFramework):
         self.jax.block_until_ready(pending)
 
     def state_precision(self, stated: str) -> None:
-        """Demand float32 products if stated, since JAX computes them in TF32 on GPUs by default."""
+        """Request float32 products if ``stated`` is "float32".
+
+        By default, JAX computes them in TF32 on GPUs.
+        """
         config = self.jax.config
         if stated == "float32" and config.jax_default_matmul_precision is None:
             config.update("jax_default_matmul_precision", "highest")
 
     def precision(self) -> Dict[str, Any]:
-        """Return the precision settings in effect, as in the report."""
+        """Return the precision settings in effect, in the form used in the report."""
         setting = self.jax.config.jax_default_matmul_precision
         cpu = self.accelerator == "cpu"
         # By default, only the CPU computes products of float32 in float32.
@@ -240,7 +255,7 @@ class Jax(NumpyFramework):
         }
 
     def put(self, value: Any) -> Any:
-        """Copy an array, or a tree of arrays, to the device."""
+        """Copy an array, or a tree of arrays, to the device, and return the copy."""
         # Never a view of numpy's memory: training steps reuse that of their arguments. Only later
         # releases than 0.4.30 can be asked for a copy.
         copies = self.jax.tree.map(lambda leaf: leaf.copy(), value)
@@ -251,7 +266,7 @@ class Jax(NumpyFramework):
         return self.numpy.asarray(array)
 
     def normalise(self, images: Any) -> Any:
-        """Normalize image bytes to float32 by MNIST's mean and deviation."""
+        """Convert image bytes to float32, normalized by MNIST's mean and standard deviation."""
         return self._programs.normalise(images)
 
     def cut(self, array: Any, first: int, count: int) -> Any:
@@ -259,15 +274,15 @@ class Jax(NumpyFramework):
         return self._programs.cut(array, first, count)
 
     def job(self, seed: int) -> Job:
-        """Prepare a new network and optimizer."""
+        """Prepare a new network and optimizer, and return them as a job."""
         return Job(self, self._programs, seed)
 
     def observe(self, job: Any, batch: Any) -> Step:
         """Return the devices and dtypes of a step's arrays, and the kernels of profiled training.
 
-        XLA merges the gradients and activations of a training step, so a separate step computes
-        those that are examined here. The parameters and Adadelta's averages are those of the
-        training. The dtypes include those in the compiled program.
+        XLA merges the gradients and activations of a training step into other computations, so the
+        ones examined here are computed by a separate step. The parameters and Adadelta's averages
+        are those of the training. The dtypes include those in the compiled program.
         """
         (loss, activations), gradients = self._programs.witnesses(
             job.state.weights, *batch, job.state.key
@@ -280,14 +295,14 @@ class Jax(NumpyFramework):
         return Step(tuple(sorted(devices)), tuple(sorted(dtypes)), observation)
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
-        """Return a function that multiplies two random matrices."""
+        """Return a function that multiplies two random square matrices."""
         # Random numbers: on GPUs, products of constants take less power and thus less time.
         values = self.numpy.random.default_rng(1).random((2, size, size), self.numpy.float32)
         left, right = (self.put(matrix).astype(dtype) for matrix in values)
         return partial(self.jax.jit(self.jax.numpy.matmul), left, right)
 
     def smallest(self) -> Callable[[], Any]:
-        """Return a function that adds 1 to one number, on the device."""
+        """Return a function that adds 1 to a single number on the device."""
         return partial(self.jax.jit(lambda number: number + 1), self.put(self.numpy.float32(0)))
 
     def triad(self, size: int) -> Callable[[], Any]:
@@ -296,24 +311,33 @@ class Jax(NumpyFramework):
         return partial(self.jax.jit(lambda left, right: left + 3 * right), *self.put((ones, ones)))
 
     def copy_back(self, array: Any) -> Any:
-        """Copy an array to the CPU as a JAX array. JAX would keep and reuse a NumPy copy."""
+        """Copy an array to the CPU as a JAX array, and return the copy.
+
+        If it were copied to a NumPy array, JAX would keep that copy and reuse it.
+        """
         return self.jax.device_put(array, self.jax.devices("cpu")[0])
 
     def room(self) -> Tuple[Optional[int], Optional[int]]:
-        """Return the bytes that can still be allocated, and the bytes of the CPU's caches."""
+        """Return the number of bytes that can still be allocated, and the size of the CPU's caches.
+
+        Either is None if it is unknown or does not apply to the device.
+        """
         limit = self.counted("limit")
         used = self.counted("allocated")
         return super().room() if limit is None or used is None else (limit - used, None)
 
 
 def type_of(device: Any) -> str:
-    """Return a JAX device's type, even if this JAX version states the platform's name instead."""
+    """Return a JAX device's type, even if this JAX version reports the platform's name instead."""
     types = {row.name: row.device_type for row in PLATFORMS.values()}
     return types.get(device.platform, str(device.platform))
 
 
 def profile(jax: Any, executable: str, work: Callable[[], None]) -> Observation:
-    """Profile ``work`` and return what ran. ``executable`` is the text of the compiled program."""
+    """Profile ``work`` and return an observation of what ran.
+
+    ``executable`` is the text of the compiled program.
+    """
     if not hasattr(jax.profiler, "ProfileData"):
         work()
         return Observation((), f"jax {jax.__version__} cannot read what its profiler records")
@@ -341,7 +365,11 @@ def _events(data: Any, names: Dict[str, str]) -> Iterator[Tuple[str, bool, float
 
 
 def instructions(executable: str) -> Dict[str, str]:
-    """Map each instruction to its name, followed by the convolutions and products it merges."""
+    """Map each instruction's name to a label for the report.
+
+    The label is the name, followed by the convolutions and products that the instruction merges.
+    ``executable`` is the text of the compiled program.
+    """
     called: Dict[str, str] = {}
     contains: Dict[str, Set[str]] = defaultdict(set)
     computation = ""
@@ -364,5 +392,5 @@ def instructions(executable: str) -> Dict[str, str]:
 
 
 def float_types(executable: str) -> Set[str]:
-    """Return the types of floating-point numbers that an executable computes with."""
+    """Return the floating-point types that an executable, given as text, computes with."""
     return {_DTYPES.get(name, name) for name in _FLOAT.findall(executable)}

@@ -1,4 +1,4 @@
-"""Training in JAX: the functions compiled for a device, and the state kept on it.
+"""Training in JAX: the functions compiled for a device, and the state kept on the device.
 
 Images have the shape (N, 28, 28, 1), and weights have the shapes in ``training.model``. On the CPU,
 XLA computes convolutions of channels-last images no slower than of channels-first images (versions
@@ -30,7 +30,7 @@ IMAGES = ("NHWC", "HWIO", "NHWC")
 
 
 class State(NamedTuple):
-    """What a training step reads and replaces: parameters, Adadelta's two averages, random key."""
+    """The state that a training step replaces: parameters, Adadelta's two averages, random key."""
 
     weights: Dict[str, Any]
     squares: Dict[str, Any]
@@ -39,7 +39,7 @@ class State(NamedTuple):
 
 
 class Programs:
-    """The compiled functions, which all jobs on a device share."""
+    """The compiled functions for a device, shared by all jobs on the device."""
 
     def __init__(self, jax: Any) -> None:
         self.jax = jax
@@ -54,7 +54,7 @@ class Programs:
         self.masks = jax.jit(self._masks, static_argnums=1)
 
     def step(self, state: State, images: Any, labels: Any, rate: Any) -> Any:
-        """Return the compiled training step for batches of this size. Compile it on first use.
+        """Return the training step for batches of this size, compiled on first use.
 
         Running the step reuses the old state's memory for the new state.
         """
@@ -68,12 +68,15 @@ class Programs:
         return ((images.astype(self._numpy.float32) / 255 - MEAN) / DEVIATION)[..., None]
 
     def _shuffle(self, images: Any, labels: Any, key: Any) -> Tuple[Any, Any, Any]:
-        """Return all images, normalized and in random order, with their labels and the order."""
+        """Return the images, normalized and in random order, their labels, and the random order."""
         order = self.jax.random.permutation(key, len(labels))
         return self._normalise(images[order]), labels[order], order
 
     def _network(self, weights: Dict[str, Any], images: Any, key: Any) -> Tuple[Any, List[Any]]:
-        """Return log-probabilities and all activations. Without a key, dropout is off."""
+        """Return the log-probabilities and a list of all activations.
+
+        If ``key`` is None, dropout is off.
+        """
         relu = self.jax.nn.relu
         keys = (None, None) if key is None else self.jax.random.split(key)
         first = relu(self._convolve(images, weights["conv1.weight"]) + weights["conv1.bias"])
@@ -92,20 +95,20 @@ class Programs:
         return -of_labels.mean(), activations
 
     def _convolve(self, images: Any, weight: Any) -> Any:
-        """Return the convolution of images with a weight, without a bias."""
+        """Return the convolution of images with a weight. No bias is added."""
         convolve = self.jax.lax.conv_general_dilated
         return convolve(images, weight, (1, 1), "VALID", dimension_numbers=IMAGES)
 
     def _pool(self, images: Any) -> Any:
-        """Return the largest pixel of each window of 2 by 2."""
+        """Return the maximum of each 2 by 2 window of the images."""
         size = (1, 2, 2, 1)
         lax = self.jax.lax
         return lax.reduce_window(images, -self._numpy.inf, lax.max, size, size, "VALID")
 
     def _drop(self, values: Any, share: float, key: Any) -> Any:
-        """Set each value to 0 with probability ``share``, and scale the rest.
+        """Set each value to 0 with probability ``share``, and divide the others by 1 - ``share``.
 
-        Without a key, return the values unchanged.
+        If ``key`` is None, return the values unchanged.
         """
         if key is None:
             return values
@@ -113,14 +116,17 @@ class Programs:
         return self._numpy.where(kept, values / (1 - share), 0)
 
     def _masks(self, key: Any, count: int) -> List[Any]:
-        """Return masks of the values that a step with this key keeps for ``count`` images."""
+        """Return the dropout masks of a step with this key for ``count`` images.
+
+        The masks are true for the values that the step keeps.
+        """
         keys = self.jax.random.split(self.jax.random.split(key)[1])
         ones = [self._numpy.ones((count, *shape)) for shape in DROPPED]
         kept = [self._drop(*each) for each in zip(ones, SHARES, keys)]  # noqa: B905 - Python 3.8
         return [values != 0 for values in kept]
 
     def _step(self, state: State, images: Any, labels: Any, rate: Any) -> Tuple[State, Any]:
-        """Run one step of Adadelta. Return the new state and the mean loss before the step."""
+        """Run one step of Adadelta. Return the new state and the mean loss before the update."""
         following, used = self.jax.random.split(state.key)
         (loss, _), gradients = self.jax.value_and_grad(self._loss, has_aux=True)(
             state.weights, images, labels, used
@@ -159,7 +165,7 @@ class Job(NumpyJob):
         self._shuffled: Optional[Batch] = None
 
     def shuffle(self, data: Tensors) -> None:
-        """Begin an epoch by shuffling the images. The random order is drawn on the device."""
+        """Begin an epoch by shuffling the images, in a random order drawn on the device."""
         self._shuffling, used = self._programs.jax.random.split(self._shuffling)
         images, labels, self.order = self._programs.shuffle(data.images, data.labels, used)
         self._shuffled = images, labels
@@ -171,12 +177,18 @@ class Job(NumpyJob):
         return self.train((images, labels))
 
     def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
-        """Train like ``step``. Return the loss and the masks, derived from the step's key."""
+        """Train as ``step`` does, and return the loss and the dropout masks.
+
+        The masks are derived from the step's key.
+        """
         masks = self._programs.masks(self.state.key, count)
         return self.step(first, count), masks
 
     def snapshot(self) -> List[Any]:
-        """Return copies of each parameter and its averages, since a step reuses their memory."""
+        """Return copies of each parameter and its Adadelta averages.
+
+        Copies are needed because a training step reuses the memory of its arguments.
+        """
         copy = self._programs.jax.numpy.copy
         return [copy(part[name]) for name in model.NAMES for part in self.state[:3]]
 
@@ -190,11 +202,11 @@ class Job(NumpyJob):
         return self._programs.step(self.state, *batch, self._rate)
 
     def decay(self) -> None:
-        """End an epoch: reduce the learning rate."""
+        """Reduce the learning rate at the end of an epoch."""
         self._rate = self._rate * GAMMA
 
     def fetch(self, losses: Sequence[Any]) -> List[float]:
-        """Return losses as numbers, fetched from the device all at once."""
+        """Fetch all losses from the device at once, and return them as numbers."""
         return [*map(float, self._programs.jax.device_get(list(losses)))]
 
     def classify(self, images: Any) -> Any:

@@ -1,11 +1,12 @@
 """TensorFlow, verified with training steps that are traced once and run as graphs.
 
-Its profiler shows what ran, and where. It writes one *plane* for the host and one for each GPU. On
-the host, TensorFlow's executor names each operation together with the kernel that it called. This
-is the kernel that really ran, after all rewriting of the graph, so the names show oneDNN's kernels
-(``_MklNativeConv2D``) and those of a plug-in. On a GPU, events come from the driver's own records
-(CUPTI) and show that the GPU itself ran something. An operation that only launches a kernel on a
-GPU is on the host's plane, which does not record a tensor's device.
+TensorFlow's profiler shows what ran, and where. It writes one *plane* for the host and one for each
+GPU. On the host, TensorFlow's executor names each operation together with the kernel that it
+called. This is the kernel that really ran, after all rewriting of the graph, so the names show the
+kernels of oneDNN (``_MklNativeConv2D``) and of plug-ins. On a GPU, events are taken from the
+driver's own records (CUPTI) and show that the GPU itself ran something. An operation that only
+launches a kernel on a GPU is on the host's plane. That plane does not record which device holds a
+tensor.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from .numpy_ import NumpyFramework
 
 @dataclass(frozen=True)
 class Row:
-    """TensorFlow's device type for an accelerator, and the build and driver that it needs."""
+    """TensorFlow's device type for an accelerator, and the build and driver that this requires."""
 
     device: str
     """Its type of device."""
@@ -78,7 +79,7 @@ QUIET = "2"
 
 
 def load(accelerator: str, threads: Optional[int]) -> TensorFlow:
-    """Import TensorFlow and apply the settings that must precede its use."""
+    """Import TensorFlow, apply the settings that must precede its use, and return it."""
     require_nodes(accelerator)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", QUIET)
     tensorflow = limited("tensorflow")
@@ -113,16 +114,19 @@ class TensorFlow(NumpyFramework):
         self.place = f"/device:{self.device_type()}:0"
 
     def on_cpu(self) -> TensorFlow:
-        """Return the same TensorFlow for use on the CPU."""
+        """Return an instance that uses the same imported TensorFlow on the CPU."""
         return TensorFlow(self.tensorflow, "cpu")
 
     @property
     def build(self) -> Mapping[str, Any]:
-        """TensorFlow's build information. Only GPU builds state libraries and versions in it."""
+        """TensorFlow's build information. Only GPU builds include libraries and versions in it."""
         return dict(self.tensorflow.sysconfig.get_build_info())
 
     def facts(self) -> Dict[str, Optional[str]]:
-        """Return the version, the build ("cpu", "cu125", "rocm6.2"), and its runtime's version."""
+        """Return TensorFlow's version, its build, and the version of the build's runtime.
+
+        The build is, for example, "cpu", "cu125" or "rocm6.2".
+        """
         runtime = self.build.get("cuda_version") or self.build.get("rocm_version")
         build = "cpu"
         parts = str(runtime or "").split(".")
@@ -137,7 +141,10 @@ class TensorFlow(NumpyFramework):
         }
 
     def threads(self) -> Dict[str, Optional[int]]:
-        """Return the thread counts within and across operators, or None if TensorFlow decides."""
+        """Return the numbers of threads within and across operators.
+
+        A number is None if TensorFlow chooses it.
+        """
         threading = self.tensorflow.config.threading
         return {
             "framework": threading.get_intra_op_parallelism_threads() or None,
@@ -145,7 +152,10 @@ class TensorFlow(NumpyFramework):
         }
 
     def require_build(self) -> str:
-        """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
+        """Return a sentence describing the build.
+
+        Raise CheckError if the build cannot drive the accelerator.
+        """
         accelerator = self.accelerator
         built = self.build
         name = f"tensorflow {self.version} is a {self.facts()['build']} build"
@@ -164,7 +174,10 @@ class TensorFlow(NumpyFramework):
         )
 
     def require_usable(self) -> str:
-        """Return a sentence if the device computes correctly. Raise CheckError if it does not."""
+        """Check that the device computes correctly, and return a sentence about the result.
+
+        Raise CheckError if the device does not.
+        """
         tensorflow = self.tensorflow
         numpy = self.numpy
         accelerator = self.accelerator
@@ -193,7 +206,10 @@ class TensorFlow(NumpyFramework):
         return f"driver {driver}" if self.accelerator == "rocm" else ""
 
     def _why_none(self) -> str:
-        """Return a phrase on why TensorFlow lists no device. TensorFlow only logs the reason."""
+        """Return a phrase that explains why TensorFlow lists no device.
+
+        TensorFlow itself only logs the reason.
+        """
         accelerator = self.accelerator
         row = ROWS[self.accelerator]
         driver = row.driver()
@@ -213,7 +229,7 @@ class TensorFlow(NumpyFramework):
         return f"{loaded}, and TensorFlow lists no GPU; its log says why"
 
     def describe(self) -> Dict[str, Any]:
-        """Return the device's name, memory, driver and architecture; None where it is unknown."""
+        """Return the device's name, memory, driver and architecture. Unknown values are None."""
         if self.accelerator == "cpu":
             return hardware.describe_cpu()
         config = self.tensorflow.config
@@ -232,11 +248,11 @@ class TensorFlow(NumpyFramework):
         return ROWS[self.accelerator].device if self.accelerator in ROWS else self.accelerator
 
     def why_not(self, error: BaseException) -> str:
-        """Return a sentence if the error says that the build lacks a kernel, or "" otherwise."""
+        """Return a sentence if the error means that the build lacks a kernel, or "" otherwise."""
         return without_kernel(error)
 
     def counted(self, what: str) -> Optional[int]:
-        """Return the bytes allocated on a GPU, or their peak if ``what`` is "peak"."""
+        """Return the number of bytes allocated on a GPU, or its peak if ``what`` is "peak"."""
         counters = self.tensorflow.config.experimental.get_memory_info(f"{self.device_type()}:0")
         return int(counters["current" if what == "allocated" else what])
 
@@ -245,12 +261,12 @@ class TensorFlow(NumpyFramework):
         self.tensorflow.test.experimental.sync_devices()
 
     def state_precision(self, stated: str) -> None:
-        """Switch TF32 off if float32 is stated, since TensorFlow uses TF32 by default."""
+        """Switch TF32, TensorFlow's default, off if ``stated`` is "float32"."""
         if stated == "float32":
             self.tensorflow.config.experimental.enable_tensor_float_32_execution(False)
 
     def precision(self) -> Dict[str, Any]:
-        """Return the precision settings in effect, which matmuls and convolutions share."""
+        """Return the precision settings in effect. They apply to both matmuls and convolutions."""
         config = self.tensorflow.config
         lowered = config.experimental.tensor_float_32_execution_enabled()
         rewriters = config.optimizer.get_experimental_options()
@@ -263,7 +279,7 @@ class TensorFlow(NumpyFramework):
         }
 
     def put(self, value: Any) -> Any:
-        """Copy a NumPy array to the device."""
+        """Copy a NumPy array to the device, and return the copy."""
         return self.on_device(self.tensorflow.constant, value)
 
     def fetch(self, array: Any) -> Any:
@@ -271,11 +287,14 @@ class TensorFlow(NumpyFramework):
         return array.numpy()
 
     def normalise(self, images: Any) -> Any:
-        """Convert image bytes to normalized float32, as in training."""
+        """Convert image bytes to normalized float32 images, as in training."""
         return self.on_device(tensorflow_job.normalise, self.tensorflow, images)
 
     def batches(self, data: Tensors, count: int) -> List[tensorflow_job.Batch]:
-        """Return the first ``count`` normalized batches with labels, repeating them if needed."""
+        """Return the first ``count`` normalized batches and their labels.
+
+        If the data contain fewer batches, they are repeated.
+        """
         return list(self.on_device(super().batches, data, count))
 
     def on_device(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -284,20 +303,19 @@ class TensorFlow(NumpyFramework):
             return function(*arguments)
 
     def job(self, seed: int) -> tensorflow_job.Job:
-        """Prepare a new network and optimizer on the device."""
+        """Prepare a new network and optimizer on the device, and return them as a job."""
         return tensorflow_job.Job(self, self.tensorflow, self.place, seed % SEEDS)
 
     def observe(self, job: Any, batch: Any) -> Step:
         """Return the devices and dtypes of a step's tensors, and the kernels of profiled training.
 
-        The tensors are those of a step that runs operator by operator. The profiled training runs
-        as a graph.
+        The step runs operator by operator, whereas the profiled training runs as a graph.
         """
         seen = job.census(batch)
         return Step.of(seen, profile(self.tensorflow, partial(self.profiled, job, batch)))
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
-        """Return a function that multiplies two random matrices."""
+        """Return a function that multiplies two random square matrices."""
         # Random numbers: on GPUs, products of constants take less power and thus less time.
         draw = partial(self.on_device, self.tensorflow.random.stateless_uniform, [size, size])
         left, right = (
@@ -306,14 +324,17 @@ class TensorFlow(NumpyFramework):
         return partial(self.on_device, self.tensorflow.linalg.matmul, left, right)
 
     def smallest(self) -> Callable[[], Any]:
-        """Return a function that adds 1 to one number."""
+        """Return a function that adds 1 to a single number."""
         number = self.on_device(self.tensorflow.Variable, [0.0])
         step = self.put([1.0])
         add = self.tensorflow.raw_ops.AssignAddVariableOp
         return partial(self.on_device, partial(add, resource=number.handle, value=step))
 
     def triad(self, size: int) -> Callable[[], Any]:
-        """Return a function that runs a gradient descent step, a = a - s·b, without a new array."""
+        """Return a function that runs a gradient descent step, a = a - s·b, in place.
+
+        Each of the two arrays has ``size`` bytes.
+        """
         tensorflow = self.tensorflow
         on_device = self.on_device
         ones = on_device(tensorflow.ones, [size // 4])
@@ -324,7 +345,7 @@ class TensorFlow(NumpyFramework):
 
 
 def profile(tensorflow: Any, work: Callable[[], Any]) -> Observation:
-    """Profile ``work``, which waits for the device, and return what ran."""
+    """Profile ``work`` and return an observation of what ran. ``work`` must wait for the device."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     profiler = tensorflow.profiler.experimental
@@ -341,7 +362,10 @@ def profile(tensorflow: Any, work: Callable[[], Any]) -> Observation:
 
 
 def events(space: Any) -> Iterator[Tuple[str, bool, float]]:
-    """Yield (name, on device, microseconds) of host operations and of everything on a device."""
+    """Yield (name, on device, microseconds) of host operations and of all events on devices.
+
+    ``space`` is the profiler's record of the run.
+    """
     for plane in space.planes:
         on_device = plane.name.startswith(DEVICE)
         for line in plane.lines:

@@ -1,7 +1,7 @@
-"""The network's training in TensorFlow: a step is traced once, then runs as a graph.
+"""Training of the network in TensorFlow: a step is traced once, then runs as a graph.
 
-Dropout and the optimizer's update are TensorFlow's own. Keras, which is built upon these, takes no
-part.
+Dropout and the optimizer's update are TensorFlow's own operations. Keras, which is built on them,
+is not used.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ Batch = Tuple[Any, Any]
 
 
 def normalise(tensorflow: Any, images: Any) -> Any:
-    """Normalize bytes (N, 28, 28) by MNIST's mean and deviation to float32 (N, 28, 28, 1)."""
+    """Convert bytes (N, 28, 28) to float32 (N, 28, 28, 1), normalized as in training.
+
+    The values are normalized by MNIST's mean and standard deviation.
+    """
     values = (tensorflow.cast(images, tensorflow.float32) / 255 - MEAN) / DEVIATION
     return tensorflow.reshape(values, [-1, SIDE, SIDE, 1])
 
 
 def drop(tensorflow: Any, values: Any, share: float, seed: Any) -> Any:
-    """Set values to 0 with probability ``share``, else divide them by 1 - ``share``.
+    """Set each value to 0 with probability ``share``, and divide the others by 1 - ``share``.
 
-    The two integers in ``seed`` determine the random numbers. Without a seed, nothing is dropped.
+    The two integers in ``seed`` determine the random numbers. If ``seed`` is None, nothing is
+    dropped.
     """
     if seed is None:
         return values
@@ -38,18 +42,21 @@ def drop(tensorflow: Any, values: Any, share: float, seed: Any) -> Any:
 
 
 def loss_of(tensorflow: Any, scores: Any, labels: Any) -> Any:
-    """Return the mean negative log-probability of the labels."""
+    """Return the mean negative log-probability of the correct labels."""
     losses = tensorflow.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
     return tensorflow.reduce_mean(losses)
 
 
 def place_of(tensor: Any) -> str:
-    """Return the device whose memory holds a tensor, which a variable calls its backing device."""
+    """Return the device whose memory holds a tensor.
+
+    For a variable, TensorFlow calls it the backing device.
+    """
     return str(getattr(tensor, "backing_device", None) or tensor.device)
 
 
 class Network:
-    """The network's variables on a device, by name, in the shapes of ``training.model``."""
+    """The network's variables on a device, by name, with the shapes in ``training.model``."""
 
     def __init__(self, tensorflow: Any, place: str, weights: Dict[str, Any]) -> None:
         self.tensorflow = tensorflow
@@ -63,7 +70,10 @@ class Network:
             }
 
     def traced(self, function: Callable[..., Any], *signature: Any) -> Any:
-        """Return a TensorFlow function that runs on the device, traced once for all batch sizes."""
+        """Return ``function`` as a TensorFlow function that runs on the device.
+
+        It is traced only once, for all batch sizes.
+        """
 
         def on_device(*arguments: Any) -> Any:
             with self.tensorflow.device(self.place):
@@ -73,10 +83,10 @@ class Network:
         return self.tensorflow.function(on_device, input_signature=specs, autograph=False)
 
     def activations(self, images: Any, seeds: Optional[Sequence[Any]] = None) -> List[Any]:
-        """Return each layer's output. The last output holds the scores before log_softmax.
+        """Return each layer's output. The last output contains the scores before log_softmax.
 
-        ``seeds`` has one seed for each of the two dropouts. Without it, nothing is dropped, as in
-        evaluation mode.
+        ``seeds`` contains one seed for each of the two dropouts. Without seeds, nothing is dropped,
+        as in evaluation mode.
         """
         nn = self.tensorflow.nn
         variables = self.variables
@@ -98,7 +108,7 @@ class Network:
     def differentiate(
         self, images: Any, labels: Any, seeds: Sequence[Any]
     ) -> Tuple[Any, List[Any], List[Any]]:
-        """Return the mean loss, its gradient for each variable, and each layer's output."""
+        """Return the mean loss, the gradient for each variable, and each layer's output."""
         with self.tensorflow.GradientTape() as tape:
             outputs = self.activations(images, seeds)
             loss = loss_of(self.tensorflow, outputs[-1], labels)
@@ -153,7 +163,10 @@ class Job(NumpyJob):
         return self._run(self._update, self._shuffled, first, first + count)
 
     def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
-        """Train like ``step``. Return the loss and the masks, derived from the step's seeds."""
+        """Train as ``step`` does, and return the loss and the dropout masks.
+
+        The masks are derived from the step's seeds.
+        """
         tensorflow = self._tensorflow
         with tensorflow.device(self._place):
             drawn = zip(model.DROPPED, model.SHARES, self._seeds(self._steps + 1))  # noqa: B905
@@ -164,7 +177,10 @@ class Job(NumpyJob):
         return self.step(first, count), masks
 
     def snapshot(self) -> List[Any]:
-        """Return copies, on the device, of each parameter and its Adadelta averages."""
+        """Return copies of each parameter and its Adadelta averages.
+
+        The copies stay on the device.
+        """
         variables = dict(zip(self.network.variables, self._means))  # noqa: B905 - Python 3.8
         with self._tensorflow.device(self._place):
             copies: List[Any] = []
@@ -178,7 +194,7 @@ class Job(NumpyJob):
         return self._run(self._update, batch, 0, len(batch[1]))
 
     def census(self, batch: Batch) -> List[Tuple[str, str]]:
-        """Train on a batch, operator by operator; return each tensor's device type and dtype."""
+        """Train on a batch, operator by operator. Return each tensor's device type and dtype."""
         spec = self._tensorflow.DeviceSpec
         with self._tensorflow.device(self._place):
             loss, gradients, outputs = self._run(self._update_all, batch)
@@ -192,7 +208,7 @@ class Job(NumpyJob):
         return update(*batch, *bounds, self._steps)
 
     def _seeds(self, number: Any) -> List[Any]:
-        """Return the seeds of both dropouts in step ``number``, which depend on the job's seed."""
+        """Return the seeds of the two dropouts in step ``number``, derived from the job's seed."""
         numbers = [(2 * self._seed + layer) % (1 << 31) for layer in range(2)]
         return [self._tensorflow.stack([number, layer]) for layer in numbers]
 
@@ -214,12 +230,12 @@ class Job(NumpyJob):
         return loss, gradients, outputs
 
     def decay(self) -> None:
-        """End an epoch: reduce the learning rate."""
+        """Reduce the learning rate at the end of an epoch."""
         with self._tensorflow.device(self._place):
             self._rate.assign(self._rate * GAMMA)
 
     def fetch(self, losses: Sequence[Any]) -> List[float]:
-        """Return losses as numbers, fetched from the device all at once."""
+        """Fetch all losses from the device at once, and return them as numbers."""
         with self._tensorflow.device(self._place):
             return list(self._tensorflow.stack(list(losses)).numpy().tolist())
 

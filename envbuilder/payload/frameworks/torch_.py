@@ -21,7 +21,10 @@ from ..training import eager, model
 
 
 def load(accelerator: str, threads: Optional[int]) -> Torch:
-    """Import torch. Raise CheckError instead if the import might never end."""
+    """Import torch and return it.
+
+    Raise CheckError without importing it if a missing device node could make the import hang.
+    """
     torch = device.torch_for(accelerator)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -42,12 +45,12 @@ class Torch(Framework):
         self.version = str(torch.__version__)
 
     def extend(self, names: Sequence[str]) -> None:
-        """Load IPEX if it is named. The other extensions take effect only in compiled code."""
+        """Load IPEX if it is in ``names``. Other extensions take effect only in compiled code."""
         if "ipex" in names:
             self.ipex = facts.load_extension("ipex")
 
     def on_cpu(self) -> Torch:
-        """Return the same torch for use on the CPU."""
+        """Return an instance that uses the same imported torch on the CPU."""
         return Torch(self.torch, "cpu")
 
     def facts(self) -> Dict[str, Optional[str]]:
@@ -57,16 +60,23 @@ class Torch(Framework):
         return {"version": self.version, "build": build, "runtime": runtime}
 
     def threads(self) -> Dict[str, Optional[int]]:
-        """Return the thread counts within and across operators."""
+        """Return the numbers of threads within and across operators."""
         torch = self.torch
         return {"framework": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
 
     def require_build(self) -> str:
-        """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
+        """Return a sentence describing the build.
+
+        Raise CheckError if the build cannot drive the accelerator.
+        """
         return device.require_build(self.torch, self.accelerator)
 
     def require_usable(self) -> str:
-        """Check that the device computes correctly. Return a sentence that names its runtime."""
+        """Check that the device computes correctly, and return a sentence about the result.
+
+        The sentence includes the runtime. Raise CheckError if the device does not compute
+        correctly.
+        """
         usable = device.require_usable(self.torch, self.accelerator)
         device.require_arrays(self.torch)
         return f"{usable}; {self.row.runtime(self.torch)}"
@@ -76,16 +86,16 @@ class Torch(Framework):
         return self.row.describe(self.torch)
 
     def device_type(self) -> str:
-        """Return torch's device type. AMD's GPUs have the type "cuda", like NVIDIA's."""
+        """Return torch's type for the device. AMD's GPUs have the type "cuda", like NVIDIA's."""
         return device_of(self.accelerator)
 
     def why_not(self, error: BaseException) -> str:
-        """Return a sentence if the error says that the build lacks a kernel, or "" otherwise."""
+        """Return a sentence if the error means that the build lacks a kernel, or "" otherwise."""
         sentence = device.without_kernel(error)
         return f"{sentence} ({self.row.kernels(self.torch)})" if sentence else ""
 
     def counted(self, what: str) -> Optional[int]:
-        """Return one of the device's memory counters in bytes, or None if torch lacks it."""
+        """Return the device's memory counter ``what`` in bytes, or None if torch lacks it."""
         return self.row.counted(self.torch, getattr(self.row, what))
 
     def wait(self, result: Any = None) -> None:
@@ -93,11 +103,11 @@ class Torch(Framework):
         device.synchronize(self.torch, self.accelerator)
 
     def state_precision(self, stated: str) -> None:
-        """Switch TF32 off in cuDNN's convolutions if float32 is stated."""
+        """Switch TF32 off in cuDNN's convolutions if ``stated`` is "float32"."""
         precision.prepare(self.torch, stated)
 
     def precision(self) -> Dict[str, Any]:
-        """Return the precision settings in effect, as in the report."""
+        """Return the precision settings in effect, in the form used in the report."""
         return precision.observe(self.torch, self.accelerator)
 
     def hold(self, split: Split) -> Tensors:
@@ -105,31 +115,41 @@ class Torch(Framework):
         return eager.tensors(self.torch, split, self.accelerator)
 
     def images(self, content: bytes) -> Any:
-        """Copy images to the device."""
+        """Copy consecutive images, given as unsigned bytes, to the device."""
         return eager.images_of(self.torch, content, self.accelerator)
 
     def content(self, array: Any) -> bytes:
-        """Return a tensor's integers as unsigned bytes, copied back from the device."""
+        """Copy a tensor of integers back from the device, and return them as unsigned bytes."""
         return eager.content(self.torch, array)
 
     def floats(self, arrays: Sequence[Any]) -> bytes:
-        """Return the tensors' numbers as float32 bytes, copied back from the device."""
+        """Copy tensors back from the device, and return their numbers as float32 bytes."""
         return eager.floats(self.torch, arrays)
 
     def batches(self, data: Tensors, count: int) -> List[eager.Batch]:
-        """Return the first normalized batches in the form's layout, repeating them if needed."""
+        """Return the first ``count`` normalized batches in the form's memory layout, with labels.
+
+        If the data contain fewer batches, they are repeated.
+        """
         pairs = eager.batches(data, count)
         return [(model.arrange(self.torch, images, self.form), labels) for images, labels in pairs]
 
     def job(self, seed: int) -> eager.Job:
-        """Prepare a new network in its fastest form, optimized by IPEX if that is loaded."""
+        """Prepare a new network in its fastest form and return it as a job.
+
+        If IPEX is loaded, it optimizes the network.
+        """
         job = eager.prepare(self.torch, self.accelerator, self.form, seed)
         if self.ipex is not None:
             eager.optimize_by_ipex(self.ipex, job)
         return job
 
     def observe(self, job: Any, batch: Any) -> Step:
-        """Return what hooks on every layer, and then the profiler, saw in training."""
+        """Return the devices and dtypes of a step's tensors, and the kernels of profiled training.
+
+        Hooks on every layer observe the tensors of one step. The profiler then observes further
+        steps.
+        """
         job.model.train()
         return Step.of(
             eager.observe(job, *batch),
@@ -141,7 +161,7 @@ class Torch(Framework):
         )
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
-        """Return a function that multiplies two random matrices into a third."""
+        """Return a function that multiplies two random square matrices into a third one."""
         torch = self.torch
         place = device_of(self.accelerator)
         # Random numbers: on GPUs, products of constants take less power and thus less time.
@@ -151,7 +171,7 @@ class Torch(Framework):
         return partial(torch.mm, left, right, out=torch.empty_like(left))
 
     def smallest(self) -> Callable[[], Any]:
-        """Return a function that adds 1 to one number."""
+        """Return a function that adds 1 to a single number."""
         number = self.torch.zeros(1, device=device_of(self.accelerator))
         return partial(number.add_, 1)
 
@@ -181,7 +201,10 @@ class Torch(Framework):
         return COPY, partial(target.copy_, source, non_blocking=pinned)
 
     def _room(self) -> Tuple[Optional[int], Optional[int]]:
-        """Return the bytes that can still be allocated, and the bytes of the CPU's caches."""
+        """Return the number of bytes that can still be allocated, and the size of the CPU's caches.
+
+        The size of the caches is None on other devices than the CPU.
+        """
         if self.row.free:
             return int(getattr(self.row.module(self.torch), self.row.free)()[0]), None
         # MPS and integrated GPUs use the system's memory.

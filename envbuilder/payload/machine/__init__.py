@@ -1,3 +1,3 @@
-"""The machine (device, clocks, memory, threads) and facts about the environment."""
+"""The machine (its device, clocks, memory and threads), and facts about the environment."""
 
 from __future__ import annotations

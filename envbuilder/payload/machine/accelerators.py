@@ -1,8 +1,9 @@
 """The accelerators that the payload can verify, and which of them a build of torch drives.
 
 Each accelerator is one row, which contains everything that differs between accelerators, so
-supporting another one takes only another row. The CPU has a row like the others. Elsewhere, only
-the CPU is compared by name, where it has no device to choose or wait for.
+supporting another accelerator takes only another row. The CPU has a row like the others. Elsewhere,
+the CPU is the only accelerator that is compared by name, where it has no device to choose or wait
+for.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ _BUILD = re.compile(r"cpu|cu\d+|xpu|rocm[\d.]+")
 def build_of(torch: Any) -> str:
     """Return what this torch was built for: "cpu", "cu130", "rocm7.1", "xpu", or "mps" on a Mac.
 
-    Most wheels state it in the version's local part; PyPI's have none, so the compiled-in runtime
-    versions decide there.
+    Most wheels specify the build in the local part of their version. PyPI's wheels have no local
+    part; for those, the build is derived from the runtime versions that were compiled in.
     """
     return stated_build(torch) or compiled_build(torch)
 
 
 def stated_build(torch: Any) -> str:
-    """Return the build stated in the local part of torch's version, or "" if none is stated."""
+    """Return the build from the local part of torch's version, or "" if that part has none."""
     local: str = str(torch.__version__).partition("+")[2]
     return local if _BUILD.fullmatch(local) else ""
 
 
 def compiled_build(torch: Any) -> str:
-    """Return the build, derived from the version of the runtime that was compiled in."""
+    """Return the build, derived from the version of the runtime that torch was compiled with."""
     hip = getattr(torch.version, "hip", None)
     cuda = torch.version.cuda
     if hip:
@@ -53,14 +54,17 @@ def runtime_of(torch: Any) -> Optional[str]:
 
 
 def architectures(torch: Any) -> List[str]:
-    """Return the architectures ("sm_90", "gfx1100") of this torch's GPU kernels; empty if none."""
+    """Return the architectures of this torch's GPU kernels, such as "sm_90" or "gfx1100".
+
+    The list is empty if there are none.
+    """
     # torch.cuda.get_arch_list() is empty if no GPU is usable, the case in which this matters.
     flags = getattr(torch._C, "_cuda_getArchFlags", None)
     return [*map(target_of, str(flags() or "").split())] if flags else []
 
 
 def target_of(name: Any) -> str:
-    """Return an architecture without its features, as in gfx90a for "gfx90a:sramecc+:xnack-"."""
+    """Return an architecture without its features: "gfx90a" for "gfx90a:sramecc+:xnack-"."""
     return str(name).partition(":")[0]
 
 
@@ -139,7 +143,7 @@ class Accelerator:
         return getattr(torch, self.device)
 
     def counted(self, torch: Any, counter: str) -> Optional[int]:
-        """Return one of the device's memory counters in bytes, or None if torch lacks it."""
+        """Return the device's memory counter of this name in bytes, or None if torch lacks it."""
         function = getattr(self.module(torch), counter, None) if counter else None
         return int(function()) if function else None
 
@@ -150,9 +154,9 @@ def _cpu_libraries(torch: Any) -> str:
 
 
 def _capability(torch: Any) -> Optional[str]:
-    """Return the instruction set that torch's CPU kernels use.
+    """Return the instruction set that torch's CPU kernels use, or None if it is not reported.
 
-    It is parsed from the text of the configuration, since no function returns it before torch 2.1.
+    It is parsed from torch's configuration text, since no function returns it before torch 2.1.
     """
     found = re.search(r"CPU capability usage: (.+)", torch.__config__.show())
     return found.group(1) if found else None
@@ -163,7 +167,11 @@ def _described(
     driver: Callable[[Any], Optional[str]],
     capability: Callable[[Any], Optional[str]] = lambda properties: None,
 ) -> Callable[[Any], Dict[str, Any]]:
-    """Return a function that describes a GPU by the properties that torch's module gives."""
+    """Return a function that describes a GPU by the properties that torch reports.
+
+    ``device`` is the name of torch's module. ``driver`` and ``capability`` derive these two entries
+    from the properties.
+    """
 
     def describe(torch: Any) -> Dict[str, Any]:
         properties = getattr(torch, device).get_device_properties(0)

@@ -1,7 +1,7 @@
 """Timing: how long a piece of work takes, and whether the clocks can be trusted.
 
-All durations come from ``time.perf_counter``, which changes of the system time do not affect. The
-wall clock is read only to report such changes.
+All durations are measured with ``time.perf_counter``, which is not affected by changes of the
+system time. The wall clock is read only to report such changes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def since(began: float) -> float:
 
 
 def timed(wait: Wait, work: Callable[[], Any]) -> Tuple[float, Any]:
-    """Return the seconds until ``work`` has finished on the device, and its result."""
+    """Return how many seconds ``work`` took to finish on the device, and its result."""
     wait()
     began = time.perf_counter()
     result = work()
@@ -59,8 +59,8 @@ def timed(wait: Wait, work: Callable[[], Any]) -> Tuple[float, Any]:
 def median_seconds(wait: Wait, work: Callable[[], Any], budget: float) -> float:
     """Return the median seconds of one call of ``work``, after two warm-up calls.
 
-    This takes about ``budget`` seconds. The device is not synchronized within a block of calls, as
-    in real use.
+    The measurement takes about ``budget`` seconds. Calls are made in blocks; as in real use, the
+    device is not synchronized within a block.
     """
     timed(wait, work)
     single, _ = timed(wait, work)
@@ -83,8 +83,8 @@ class Reading:
     """All clocks at one moment, in seconds.
 
     ``uptime`` is the kernel's own count, and ``raw`` is the clock that NTP does not slew. Each is
-    None if the system has none. ``width`` is the time that reading all clocks took, by which they
-    may differ.
+    None if the system lacks it. ``width`` is the time that reading all clocks took, which is the
+    most by which their moments may differ.
     """
 
     counter: float
@@ -112,10 +112,10 @@ def parse_uptime(text: str) -> Optional[float]:
 
 
 def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:
-    """Return the reasons why durations between two readings are wrong, and a text on the clocks.
+    """Return the reasons why durations between two readings are wrong, and a text about the clocks.
 
     A change of the wall clock is harmless and only reported. The kernel's uptime continues while a
-    machine sleeps, and a library that fakes the time of a process does not affect it.
+    machine sleeps, and is not affected by a library that fakes the time of a process.
     """
     elapsed = after.counter - before.counter
     width = before.width + after.width + AGREEMENT * abs(elapsed)

@@ -1,9 +1,9 @@
 """Competition for the processor during timed work, as counted by the system.
 
 Linux counts how long tasks waited for a CPU (pressure), how long a quota kept a cgroup from running
-(throttling) and how long the hypervisor ran other machines (steal). Other systems count only the
-CPU time and the context switches of this process. Counts that a system does not provide are None.
-The counts are evaluated outside the environment.
+(throttling) and how long the hypervisor ran other machines (steal). Other systems count only this
+process's CPU time and context switches. Counts that a system does not provide are None. The counts
+are evaluated outside the environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUSY = (1, 2, 3, 6, 7)
 
 @dataclass(frozen=True)
 class Reading:
-    """All counters at one moment, named as in the report. A counter the system lacks is None."""
+    """All counters at one moment, named as in the report. A counter that is missing is None."""
 
     seconds: float
     cpu_seconds: float
@@ -40,7 +40,7 @@ class Reading:
 
 
 def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) -> Reading:
-    """Read all counters. ``root`` and ``allowed`` replace the machine in tests."""
+    """Read all counters now. Tests use ``root`` and ``allowed`` to replace the machine."""
     folders = threads.cgroup_folders(
         threads.read_text(root / "proc/self/cgroup"),
         threads.read_text(root / "proc/self/mountinfo"),
@@ -70,7 +70,7 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
 
 
 def between(before: Reading, after: Reading, workers: Optional[int]) -> Dict[str, Any]:
-    """Return what competed for the processor between two readings, as it appears in the report.
+    """Return what competed for the processor between two readings, in the form of the report.
 
     ``workers`` is the number of threads that share the work, or None if an accelerator does the
     work.
@@ -96,13 +96,16 @@ def _difference(before: Optional[float], after: Optional[float]) -> Optional[flo
 
 
 def parse_pressure(text: str) -> Optional[float]:
-    """Return the seconds in which some task waited for a CPU; None if the file does not parse."""
+    """Return the seconds in which some task waited for a CPU, or None if the text is invalid."""
     total = re.search(r"^some .*\btotal=([0-9]{1,18})\b", text, re.MULTILINE)
     return int(total.group(1)) / 1e6 if total else None
 
 
 def parse_throttling(text: str) -> Optional[Tuple[float, int]]:
-    """Return a cgroup's throttled seconds and periods from ``cpu.stat``, or None if absent."""
+    """Return the throttled seconds and number of throttled periods in a cgroup's ``cpu.stat``.
+
+    Return None if the file does not contain them.
+    """
     lines = re.findall(r"^(\w+) +([0-9]{1,18})$", text, re.MULTILINE)
     fields = {name: int(value) for name, value in lines}
     if "nr_throttled" not in fields:
@@ -115,10 +118,10 @@ def parse_throttling(text: str) -> Optional[Tuple[float, int]]:
 def parse_ticks(
     text: str, allowed: FrozenSet[int], ticks: int, columns: Sequence[int]
 ) -> Optional[float]:
-    """Return the seconds that the allowed CPUs together spent in these columns of ``/proc/stat``.
+    """Return how many seconds the allowed CPUs together spent in some states, from ``/proc/stat``.
 
-    Return None if the file has none of these CPUs or lacks a column. ``ticks`` is the number of
-    ticks per second.
+    ``columns`` are the columns of these states. ``ticks`` is the number of ticks per second. Return
+    None if the file has none of these CPUs or lacks a column.
     """
     names = {f"cpu{number}" for number in allowed}
     counted = []

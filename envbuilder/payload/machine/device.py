@@ -49,13 +49,16 @@ NO_KERNEL = (
 
 
 def torch_for(accelerator: str) -> Any:
-    """Import torch. Raise CheckError instead if a missing device node could make it hang."""
+    """Import torch and return it.
+
+    Raise CheckError without importing it if a missing device node could make the import hang.
+    """
     require_nodes(accelerator)
     return limited("torch")
 
 
 def limited(name: str) -> Any:
-    """Import a module, and end this process if that takes longer than the limit.
+    """Import and return a module. End this process if the import takes longer than the limit.
 
     A thread could not enforce the limit, because an import that hangs may hold the interpreter's
     lock.
@@ -68,7 +71,7 @@ def limited(name: str) -> Any:
 
 
 def require_nodes(accelerator: str) -> None:
-    """Raise CheckError if the accelerator or this torch needs a device node that is missing."""
+    """Raise CheckError if a device node is missing that the accelerator or this torch needs."""
     missing = obstacle(accelerator)
     if missing:
         raise CheckError(missing)
@@ -113,22 +116,26 @@ def _problem(node: Path) -> str:
 
 
 def synchronize(torch: Any, accelerator: str) -> None:
-    """Wait until the device has finished; without this, timings measure only the queueing."""
+    """Wait until the device has finished. Without this, timings would measure only the queueing."""
     if accelerator != "cpu":
         ACCELERATORS[accelerator].module(torch).synchronize()
 
 
 def count(accelerator: str) -> int:
-    """Import torch and return how many devices of this accelerator it sees."""
+    """Import torch and return how many devices of this accelerator it sees.
+
+    Return 0 if this build of torch does not drive the accelerator.
+    """
     torch = torch_for(accelerator)
     row = ACCELERATORS[accelerator]
     return row.count(torch) if row.drives(torch) else 0
 
 
 def require_build(torch: Any, accelerator: str) -> str:
-    """Return a sentence on the build. Raise CheckError if it can never drive the accelerator.
+    """Return a sentence describing the build.
 
-    CheckError is raised as well if the version states a different build than was compiled in.
+    Raise CheckError if the build can never drive the accelerator, or if the version specifies a
+    different build from the one that was compiled in.
     """
     version = str(torch.__version__)
     build = build_of(torch)
@@ -153,7 +160,8 @@ def require_build(torch: Any, accelerator: str) -> str:
 def require_arrays(torch: Any) -> None:
     """Raise CheckError if numpy is installed but torch cannot exchange arrays with it.
 
-    torch before 2.3 was built for numpy 1. With numpy 2, it can be imported and only warns.
+    Versions of torch before 2.3 were built for numpy 1. With numpy 2, they can still be imported
+    and only print a warning.
     """
     if importlib.util.find_spec("numpy") is None:
         return
@@ -170,7 +178,10 @@ def require_arrays(torch: Any) -> None:
 
 
 def require_usable(torch: Any, accelerator: str) -> str:
-    """Return a sentence if the device computes correctly. Raise CheckError if it does not."""
+    """Check that the device computes correctly, and return a sentence about the result.
+
+    Raise CheckError if the device does not.
+    """
     row = ACCELERATORS[accelerator]
     require_undisguised(accelerator, os.environ)
     if accelerator != "cpu" and not row.available(torch):
@@ -193,7 +204,7 @@ def require_usable(torch: Any, accelerator: str) -> str:
 
 
 def without_kernel(error: BaseException) -> str:
-    """Return a sentence if the error says that this build lacks a kernel, or "" otherwise."""
+    """Return a sentence if the error means that this build lacks a kernel, or "" otherwise."""
     text = str(error).lower().replace("_", " ")
     if not any(phrase in text for phrase in NO_KERNEL):
         return ""
@@ -203,8 +214,8 @@ def without_kernel(error: BaseException) -> str:
 def require_undisguised(accelerator: str, environ: Mapping[str, str]) -> None:
     """Raise CheckError if a variable makes the driver treat the device as a different one.
 
-    Work that then runs proves nothing about the device: its kernels are those of another
-    architecture.
+    Work that runs under such a variable proves nothing about the device, because it uses the
+    kernels of another architecture.
     """
     prefix = ACCELERATORS[accelerator].disguises
     names = [name for name in sorted(environ) if prefix and name.startswith(prefix)]
@@ -217,7 +228,7 @@ def require_undisguised(accelerator: str, environ: Mapping[str, str]) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type if it has none."""
+    """Return the first line of an error's message, or the error's type if the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 

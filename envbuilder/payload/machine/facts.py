@@ -1,4 +1,4 @@
-"""Facts about this interpreter, its torch and this process, read without any training."""
+"""Facts about this interpreter, its torch and this process, collected without any training."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ def platform_facts() -> Dict[str, str]:
 
 
 def load_extension(name: str) -> Any:
-    """Import an extension into this process, after ``torch_checks.check_extension`` accepted it."""
+    """Import an extension into this process and return it.
+
+    ``torch_checks.check_extension`` must have accepted the extension before.
+    """
     return importlib.import_module(EXTENSIONS[name])
 
 
 def installed(distribution: str) -> Optional[str]:
-    """Return the version of an installed distribution; None if it is not installed."""
+    """Return the version of an installed distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -53,13 +56,19 @@ def allocator(maps: Path = Path("/proc/self/maps")) -> str:
 
 
 def seconds_since_start() -> float:
-    """Return the seconds since this process was created or, if unknown, since this import."""
+    """Return the seconds since this process was created.
+
+    If that is unknown, return the seconds since this module was imported.
+    """
     created = parse_age(read_text(Path("/proc/self/stat")))
     return time.monotonic() - IMPORTED if created is None else created
 
 
 def parse_age(stat: str) -> Optional[float]:
-    """Return a process's age in seconds, to 10 ms, from ``/proc/PID/stat``, or None if unknown."""
+    """Return a process's age in seconds, with a resolution of 10 ms, or None if it is unknown.
+
+    ``stat`` is the content of ``/proc/PID/stat``.
+    """
     try:
         # The second field, the command's name, may have spaces and parentheses; starttime is the
         # 22nd field, so the 20th after the name. It counts clock ticks since boot. (proc(5))

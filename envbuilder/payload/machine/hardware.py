@@ -29,7 +29,7 @@ _BYTES = re.compile(r"[0-9]{1,19}\Z")
 
 
 def describe_cpu(capability: Optional[str] = None) -> Dict[str, Any]:
-    """Return the description of the processor as a device, as in the report."""
+    """Return a description of the processor as a device, in the form used in the report."""
     return {
         "name": cpu_name(),
         "memory_bytes": physical_memory(),
@@ -52,7 +52,7 @@ def cpu_name() -> str:
 
 
 def physical_memory() -> Optional[int]:
-    """Return the bytes of main memory; None if the system does not report them."""
+    """Return the size of main memory in bytes, or None if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -60,15 +60,18 @@ def physical_memory() -> Optional[int]:
 
 
 def nvidia_driver(version: Path = Path("/proc/driver/nvidia/version")) -> Optional[str]:
-    """Return the version of NVIDIA's kernel driver from /proc or, as on WSL, from NVML, or None."""
+    """Return the version of NVIDIA's kernel driver, or None if there is none.
+
+    It is read from /proc or, where that lacks it (for example on WSL), from NVML.
+    """
     match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.[\d.]+)", read_text(version))
     return match.group(1) if match else _nvml_driver()
 
 
 def amdgpu_driver(module: Path = Path("/sys/module/amdgpu")) -> Optional[str]:
-    """Return the version of AMD's kernel driver, or Linux's version if the driver has none.
+    """Return the version of AMD's kernel driver, or None if the driver is not loaded.
 
-    Return None if the driver is not loaded.
+    If the driver has no version of its own, Linux's version is returned.
     """
     # Only AMD's packages of the driver have a version of their own.
     version = read_text(module / "version").strip()[:40]
@@ -90,7 +93,7 @@ def _nvml_driver() -> Optional[str]:
 
 
 def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
-    """Return the peak resident size of this process in bytes; None if the system has no record."""
+    """Return the peak resident size of this process in bytes, or None if it is not recorded."""
     # getrusage is the fallback: on Linux its value survives exec, so it may be the parent's.
     match = re.search(r"^VmHWM:\s+(\d+) kB$", read_text(status), re.MULTILINE)
     if match:
@@ -100,7 +103,7 @@ def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
 
 
 def available_bytes(root: Path = ROOT) -> Optional[int]:
-    """Return how many bytes the system and this process's cgroups still let it allocate."""
+    """Return how many more bytes the system and this process's cgroups let it allocate."""
     system = re.findall(
         r"^MemAvailable:\s+([0-9]{1,15}) kB$", read_text(root / "proc/meminfo"), re.MULTILINE
     )
@@ -115,7 +118,10 @@ def available_bytes(root: Path = ROOT) -> Optional[int]:
 
 
 def cache_bytes(root: Path = ROOT) -> Optional[int]:
-    """Return the bytes of last-level cache of the CPUs this process may use; None if unknown."""
+    """Return the total size in bytes of the last-level caches of the CPUs this process may use.
+
+    Return None if the size is unknown.
+    """
     caches = {}
     for cpu in allowed_cpus():
         folders = (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")
@@ -131,7 +137,10 @@ def cache_bytes(root: Path = ROOT) -> Optional[int]:
 
 
 def check_shared_memory(folder: Path = SHARED) -> Tuple[str, str]:
-    """Warn if data loader workers cannot use /dev/shm; the payload itself does not need it."""
+    """Check that the workers of data loaders can use /dev/shm. Return a warning if they cannot.
+
+    The payload itself does not need /dev/shm.
+    """
     advice = "DataLoader workers and NCCL need it (Docker: --shm-size 1g or --ipc host)"
     if not sys.platform.startswith("linux"):
         return PASSED, "this system has no /dev/shm and needs none"

@@ -1,9 +1,10 @@
 """Thread count for torch on this machine: fetch the facts, parse them, decide.
 
-torch and OpenMP start one thread per CPU they see and ignore a cgroup quota, which slows work down
-several times in a container with ``--cpus``; SMT siblings share one set of vector units and gain
-nothing. The count is therefore the smallest of three: the CPUs this process may use, the whole CPUs
-its quota allows, and the physical cores behind the CPUs it may use.
+torch and OpenMP start one thread for each CPU they see and ignore a cgroup's quota, which makes
+work several times slower in a container with ``--cpus``. SMT siblings share one set of vector
+units, so a thread on each gains nothing. The count is therefore the smallest of three: the CPUs
+this process may use, the whole CPUs its quota allows, and the physical cores behind the CPUs it may
+use.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ MOST_CPUS = 8192
 class CpuFacts:
     """Limits of this process: the CPUs it may use, its CPU quota, and the cores behind those CPUs.
 
-    ``quota`` is in CPUs (1.5 means 150 % of one), None if there is no limit; ``physical`` is None
-    if the system does not report it.
+    ``quota`` is a number of CPUs (1.5 means 150 % of one CPU), or None if there is no limit.
+    ``physical`` is None if the system does not report it.
     """
 
     affinity: int
@@ -39,7 +40,10 @@ class CpuFacts:
 
 
 def decide(facts: CpuFacts) -> int:
-    """Return the thread count, at least 1. A quota is rounded down: half a CPU stalls a thread."""
+    """Return the number of threads to use, at least 1.
+
+    A quota is rounded down, because a thread with only half a CPU would stall.
+    """
     limits = (facts.affinity, facts.quota, facts.physical)
     return max(1, min(int(limit) for limit in limits if limit is not None))
 
@@ -47,19 +51,23 @@ def decide(facts: CpuFacts) -> int:
 def chosen_by_user(value: Optional[str]) -> Optional[int]:
     """Return the thread count that an ``OMP_NUM_THREADS`` value sets, or None if it sets none.
 
-    OpenMP allows a list, one number per nesting level ("4,2"); the first is the outer level.
+    OpenMP allows a list with one number per nesting level ("4,2"). The first number, for the
+    outermost level, is returned.
     """
     return _number((value or "").split(",")[0].strip()) or None
 
 
 def fetch(root: Path = ROOT, allowed: Optional[FrozenSet[int]] = None) -> CpuFacts:
-    """Read this process's CPU limits. ``root`` and ``allowed`` replace the machine in tests."""
+    """Read this process's CPU limits. Tests use ``root`` and ``allowed`` to replace the machine."""
     cpus = allowed_cpus() if allowed is None else allowed
     return CpuFacts(len(cpus), read_quota(root), read_physical(root, cpus))
 
 
 def allowed_cpus() -> FrozenSet[int]:
-    """Return the CPUs this process may run on; all CPUs if the system has no affinity (macOS)."""
+    """Return the CPUs this process may run on.
+
+    On a system without CPU affinity (macOS), these are all CPUs.
+    """
     get = getattr(os, "sched_getaffinity", None)
     if get is not None:
         return frozenset(get(0))
@@ -67,7 +75,10 @@ def allowed_cpus() -> FrozenSet[int]:
 
 
 def read_quota(root: Path) -> Optional[float]:
-    """Return the tightest CPU quota, in CPUs, of this process's cgroup and all of its parents."""
+    """Return the tightest CPU quota of this process's cgroup and its parents, in CPUs.
+
+    Return None if there is no quota.
+    """
     cgroups = read_text(root / "proc/self/cgroup") or "0::/"
     stated = (
         " ".join(read_text(root / folder / name) for name in _QUOTA_FILES[version])
@@ -79,9 +90,10 @@ def read_quota(root: Path) -> Optional[float]:
 def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[Tuple[str, int]]:
     """Return the folders of this process's cgroup and of its parents, innermost first.
 
-    ``cgroups`` is ``/proc/self/cgroup`` and ``mounts`` is ``/proc/self/mountinfo``; if that is
-    empty, the usual mount points are assumed. Each folder, relative to the root, comes with its
-    cgroup version (1 or 2). Some of them may not exist.
+    ``cgroups`` is the content of ``/proc/self/cgroup``, and ``mounts`` is that of
+    ``/proc/self/mountinfo``. If ``mounts`` is empty, the usual mount points are assumed. Each
+    folder, relative to the root, is paired with its cgroup version (1 or 2). Some of the folders
+    may not exist.
     """
     mounted = parse_cgroup_mounts(mounts)
     folders: List[Tuple[str, int]] = []
@@ -105,7 +117,7 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
 
 
 def _inside(path: str, top: str) -> List[str]:
-    """Return the parts of a cgroup's path below the cgroup that is mounted."""
+    """Return the parts of a cgroup's path below ``top``, the cgroup that is mounted."""
     # A container without a cgroup namespace sees the host's path, but only its own subtree is
     # mounted.
     if top != "/" and (path + "/").startswith(top + "/"):
@@ -117,10 +129,10 @@ def _inside(path: str, top: str) -> List[str]:
 
 
 def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
-    """Parse ``/proc/self/cgroup`` into (mount name, path) of each hierarchy with the controller.
+    """Parse ``/proc/self/cgroup`` into (mount name, path) pairs of hierarchies with the controller.
 
-    The mount name is empty for cgroup v2, which may lack the controller. Lines that do not parse
-    are ignored.
+    The mount name is empty for cgroup v2, which is included although it may lack the controller.
+    Lines that do not parse are ignored.
     """
     return [
         (controllers, path)
@@ -132,7 +144,7 @@ def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
 def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
     """Map each controller in ``/proc/self/mountinfo`` to its folder and the cgroup mounted there.
 
-    The controller is empty for cgroup v2. Only mounts below ``/sys/fs/cgroup`` count.
+    For cgroup v2, the controller's name is empty. Only mounts below ``/sys/fs/cgroup`` count.
     """
     mounted = {}
     for top, folder, version, options in _CGROUP_MOUNT.findall(text):
@@ -143,13 +155,16 @@ def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
 
 
 def parse_quota(text: str) -> Optional[float]:
-    """Return quota divided by period, as in "150000 100000", or None for "max", -1 and the like."""
+    """Return the quota divided by the period in a text such as "150000 100000".
+
+    Return None if the text sets no limit ("max" or -1) or does not parse.
+    """
     numbers = re.fullmatch(r"\s*([1-9][0-9]{0,14})\s+([1-9][0-9]{0,14})\s*", text)
     return int(numbers.group(1)) / int(numbers.group(2)) if numbers else None
 
 
 def read_physical(root: Path, allowed: FrozenSet[int]) -> Optional[int]:
-    """Return the number of physical cores behind the allowed CPUs; None if not reported."""
+    """Return the number of physical cores behind the allowed CPUs, or None if not reported."""
     cores = {siblings(root, cpu) for cpu in allowed}
     if frozenset() in cores:
         return parse_cpuinfo_cores(read_text(root / "proc/cpuinfo"), allowed)
@@ -157,7 +172,10 @@ def read_physical(root: Path, allowed: FrozenSet[int]) -> Optional[int]:
 
 
 def siblings(root: Path, cpu: int) -> FrozenSet[int]:
-    """Return the CPUs that share a core with a CPU, itself included; empty if not reported."""
+    """Return the CPUs that share a core with ``cpu``, including ``cpu`` itself.
+
+    The set is empty if the system does not report them.
+    """
     topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
     return parse_cpu_list(read_text(topology / "thread_siblings_list"))
 
@@ -176,7 +194,10 @@ def parse_cpu_list(text: str) -> FrozenSet[int]:
 
 
 def parse_cpuinfo_cores(text: str, allowed: FrozenSet[int]) -> Optional[int]:
-    """Count the (socket, core) pairs of the allowed CPUs in ``/proc/cpuinfo``; None if unstated."""
+    """Return the number of physical cores of the allowed CPUs, from ``/proc/cpuinfo``.
+
+    Return None if the file does not list cores.
+    """
     cores = set()
     for block in text.split("\n\n"):
         pairs = (line.partition(":") for line in block.splitlines())
@@ -187,7 +208,10 @@ def parse_cpuinfo_cores(text: str, allowed: FrozenSet[int]) -> Optional[int]:
 
 
 def _number(text: str) -> Optional[int]:
-    """Parse a number of at most 15 digits, which always fits a float, or return None."""
+    """Parse a number of at most 15 digits, or return None if the text is anything else.
+
+    Every such number fits a float exactly.
+    """
     return int(text) if len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 

@@ -1,3 +1,3 @@
-"""Numerical correctness: arithmetic against float64, gradients, precision, compilers, kernels."""
+"""Numerical correctness: arithmetic compared with float64, gradients, precision, compilers."""
 
 from __future__ import annotations

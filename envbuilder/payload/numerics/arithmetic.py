@@ -1,9 +1,9 @@
-"""Correctness of the arithmetic: small computations on the device against float64, by dtype.
+"""Correctness of arithmetic: small computations on the device, compared with float64, by dtype.
 
-All errors are relative and norm-wise: the norm of the difference over the norm of the reference.
-Both sides start from equal numbers, rounded to the device's dtype. Results and gradients are
-compared. In float32 each case must run; half precision is checked if the device supports it, and
-unsupported cases are listed.
+All errors are relative and norm-wise: the norm of the difference divided by the norm of the
+reference. Both sides start from equal numbers, rounded to the device's dtype. Results and gradients
+are compared. In float32, every case must run. Half precision is checked if the device supports it,
+and unsupported cases are listed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MANY_CHANNELS = (1 << 16) + 1
 
 @dataclass
 class Errors:
-    """Largest error of each case in one dtype, and the cases that did not run."""
+    """The largest error of each case in one dtype, and the cases that are not supported."""
 
     dtype: str
     tolerance: float
@@ -48,7 +48,7 @@ class Errors:
     lacking: List[str] = field(default_factory=list)
 
     def wrong(self) -> List[str]:
-        """Return a phrase for each case outside the tolerance."""
+        """Return a phrase for each case whose error exceeds the tolerance."""
         return [
             f"{self.dtype} {name} (relative error {error:.1e})"
             for name, error in self.by_case.items()
@@ -56,7 +56,7 @@ class Errors:
         ]
 
     def phrase(self) -> str:
-        """Return a short summary of the cases that ran."""
+        """Return a short summary of the cases that ran and of those that are not supported."""
         if not self.by_case:
             return f"no {self.dtype} on this device"
         text = (
@@ -69,7 +69,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Case:
-    """A computation, and the shapes of its inputs; ``compute`` receives torch and the inputs."""
+    """A computation and the shapes of its inputs. ``compute`` receives torch and the inputs."""
 
     shapes: Tuple[Tuple[int, ...], ...]
     compute: Callable[..., Any]
@@ -78,9 +78,9 @@ class Case:
 
 
 def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
-    """Run each case in ``dtype`` and return its error.
+    """Run each case in ``dtype`` and return the errors.
 
-    The tolerance for float32 is that of the stated precision.
+    The tolerance for float32 is that of ``stated``, the requested precision.
     """
     result = Errors(dtype, TOLERANCE[stated if dtype == "float32" else dtype])
     for name, case in CASES.items():
@@ -101,7 +101,7 @@ def _case_error(torch: Any, accelerator: str, dtype: str, case: Case) -> float:
 
 
 def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> List[Any]:
-    """Return the result of a case and the gradients of its inputs."""
+    """Return the result of a case, followed by the gradients of its inputs if it has any."""
     generator = torch.Generator().manual_seed(SEED)
     inputs = []
     for shape in case.shapes:
@@ -116,13 +116,19 @@ def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> List[A
 
 
 def relative_error(ours: Any, exact: Any) -> float:
-    """Return the norm of the difference over that of ``exact``, or infinity if it is not finite."""
+    """Return the norm of the difference divided by the norm of ``exact``.
+
+    Return infinity if the quotient is not finite.
+    """
     difference = (ours.detach().to("cpu").double() - exact.detach()).norm()
     return or_infinite(float(difference / exact.detach().norm()))
 
 
 def or_infinite(error: float) -> float:
-    """Return an error, or infinity if it is NaN, which every comparison would let pass."""
+    """Return the error, or infinity if it is not finite.
+
+    NaN would otherwise pass comparisons unnoticed.
+    """
     return error if math.isfinite(error) else math.inf
 
 
@@ -142,14 +148,17 @@ def _in_place(torch: Any, target: Any, left: Any, right: Any) -> Any:
 
 
 def _random(torch: Any, values: Any) -> Any:
-    """Return the values, with NaN where a drawn random number is not finite."""
+    """Return the values, with NaN where the device draws a random number that is not finite."""
     # Eight million where the fault was seen; on a CPU that takes half a second.
     count = 16 if values.device.type == "cpu" else 2048
     return values + 0 * torch.randn_like(values.expand(count, len(values))).sum(dim=0)
 
 
 def _dropout(torch: Any, values: Any) -> Any:
-    """Return the values, or NaN if the share that dropout drops is off by over 10 deviations."""
+    """Return the values, or NaN if dropout drops too large or too small a share of numbers.
+
+    The limit is a difference of 10 standard deviations.
+    """
     kept = torch.nn.functional.dropout(torch.ones_like(values.expand(16, len(values))), 0.5) != 0
     return values if abs(float(kept.float().mean()) - 0.5) < 0.02 else values * math.nan
 
@@ -160,7 +169,10 @@ def _convolution(
     weight: Callable[..., Any] = lambda torch, array: array,
     **options: int,
 ) -> Case:
-    """Return a case that convolves images with a weight, each transformed by a function."""
+    """Return a case that convolves images with a weight.
+
+    The functions ``images`` and ``weight`` first transform the two inputs.
+    """
 
     def compute(torch: Any, first: Any, second: Any) -> Any:
         arrays = images(torch, first), weight(torch, second)

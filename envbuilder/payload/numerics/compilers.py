@@ -1,11 +1,11 @@
 """Evaluation of torch.compile backends: correct gradients and outputs first, then speed.
 
-Timings of a backend count only after its results agreed with float64. Gradients are checked with
+The timings of a backend count only if its results agree with float64. Gradients are checked with
 batches of 64 in two forms of the network, the published one and the trained one. This is because
-torch 2.13.0+cpu's Inductor on AVX-512 returns zero gradients for the convolutions of one form and
-right ones for the other. Weights change in place between the checks: zentorch 2.13.0.2 keeps packed
-weights by their address and keeps using them for whatever is stored there later, unless its weight
-cache is off.
+the Inductor of torch 2.13.0+cpu on AVX-512 returns zero gradients for the convolutions of one form
+and correct ones for the other. Weights change in place between the checks, because zentorch
+2.13.0.2 caches packed weights by their address and reuses them for whatever is stored there later,
+unless its weight cache is off.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ Progress = Callable[[int, int], None]
 
 @contextmanager
 def fresh_cache() -> Iterator[str]:
-    """Provide a new folder for compiled code.
+    """Provide a new folder for compiled code, for the duration of a ``with`` block.
 
-    Code of earlier runs must neither be trusted nor shorten the compile times.
+    Code compiled by earlier runs must not be trusted, and must not shorten the compile times.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-compiled-") as folder:
         os.environ.update(dict.fromkeys(CACHES, folder))
@@ -64,7 +64,7 @@ def fresh_cache() -> Iterator[str]:
 
 @dataclass
 class Bench:
-    """Data and settings with which all backends are measured."""
+    """The data and settings that all backends are measured with."""
 
     torch: Any
     accelerator: str
@@ -81,7 +81,7 @@ class Bench:
 
 @dataclass
 class Outcome:
-    """One backend's measurements; ``error`` is the reason if some are missing."""
+    """One backend's measurements. If some are missing, ``error`` is the reason."""
 
     backend: str
     error: Optional[str] = None
@@ -98,12 +98,15 @@ class Outcome:
     observed: Dict[str, Observation] = field(default_factory=dict)
 
     def gradients_pass(self, tolerance: float) -> bool:
-        """Return whether gradients were checked and right in every form."""
+        """Return whether gradients were checked and are correct in every form of the network."""
         return bool(self.gradients) and all(c.passed(tolerance) for c in self.gradients.values())
 
 
 def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
-    """Check and time one backend; any exception becomes the outcome's ``error``."""
+    """Check and time one backend, and return the outcome.
+
+    Any exception becomes the outcome's ``error``.
+    """
     outcome = Outcome(backend)
     try:
         # torch 1 has none; in 2.0 it is no attribute until it is imported.
@@ -129,7 +132,10 @@ def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
 
 
 def explain(error: BaseException) -> str:
-    """Return one line on why a backend failed, in plain words if a compiler or header is absent."""
+    """Return one line that explains why a backend failed.
+
+    The line is in plain words if a compiler or header is missing.
+    """
     text = str(error)
     if "InvalidCxxCompiler" in type(error).__name__ + text or "No working C++ compiler" in text:
         return "torch.compile needs a C++ compiler and found none that works; install g++"
@@ -219,7 +225,8 @@ def _in_turns(
 ) -> Tuple[float, float]:
     """Return the median seconds of ``work`` with ``eagerly`` and with ``compiled``.
 
-    The two are timed in turns, because the machine's speed may change.
+    ``work`` receives the number of the round and one of the two. They are timed alternately,
+    because the machine's speed may change.
     """
     spent: List[List[float]] = [[], []]
     for number in range(rounds):
@@ -240,8 +247,8 @@ def _within(error: Optional[float]) -> bool:
 def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
     """Return the status and detail of the check "compile BACKEND".
 
-    A fault is a warning, never a failure, because the environment trains eagerly. A wrong backend
-    only loses its recommendation.
+    A fault is a warning, never a failure, because the environment trains eagerly. A backend with
+    wrong results is merely not recommended.
     """
     name = outcome.backend
     problems = []
@@ -276,7 +283,8 @@ def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
 def summary(outcome: Outcome, tolerance: float) -> Dict[str, Any]:
     """Return a backend's entry in the report's ``compile``: errors, milliseconds and speedups.
 
-    A speedup above 1 is faster than eager mode. ``counts`` tells whether timings are valid.
+    A speedup above 1 means that the backend is faster than eager mode. ``counts`` tells whether
+    timings are valid.
     """
     return {
         "backend": outcome.backend,

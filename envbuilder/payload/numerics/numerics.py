@@ -1,7 +1,7 @@
-"""Correctness of training steps: the real network's loss and gradients against float64.
+"""Correctness of training steps: the real network's loss and gradients, compared with float64.
 
 The reference is computed on the CPU. All errors are relative and norm-wise: the norm of the
-difference over the norm of the reference.
+difference divided by the norm of the reference.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest errors of the loss and of each parameter's gradient, over all trials."""
+    """The largest errors of the loss and of each parameter's gradient over all trials."""
 
     loss: float
     gradients: Dict[str, float]
 
     def worst(self) -> Tuple[str, float]:
-        """Return the name and error of the largest difference.
+        """Return the name and the error of what differs most: "loss" or a parameter.
 
-        In a tie, this is the parameter nearest to the input.
+        In a tie between parameters, this is the one nearest to the input.
         """
         name = max(self.gradients, key=lambda key: self.gradients[key])
         if self.loss > self.gradients[name]:
@@ -70,12 +70,15 @@ class Comparison:
 
 
 def network(torch: Any, form: model.Form) -> Any:
-    """Build the real network with fixed weights and no dropout, which differs between devices."""
+    """Build the real network with fixed weights and no dropout.
+
+    There is no dropout because it differs between devices.
+    """
     return model.build(torch, SEED, form, shares=(0.0, 0.0))
 
 
 def trials(torch: Any, data: Tensors) -> List[Trial]:
-    """Compute consecutive steps on real batches of 64, in float64, eagerly, on the CPU.
+    """Compute consecutive training steps on real batches of 64, eagerly, in float64 on the CPU.
 
     The network has its published form. The batch and the weights change from step to step, because
     a backend may be right at first and then reuse a cached batch or cached weights.
@@ -95,7 +98,10 @@ def trials(torch: Any, data: Tensors) -> List[Trial]:
 
 
 def check(torch: Any, form: model.Form, net: Any, call: Any, steps: List[Trial]) -> Comparison:
-    """Repeat the trials with ``call`` (``net`` or its compiled form) and return the errors."""
+    """Repeat the trials with ``call`` and return the errors.
+
+    ``call`` is ``net`` or its compiled form.
+    """
     ours = []
     for trial in steps:
         load_weights(torch, net, trial)
@@ -105,14 +111,17 @@ def check(torch: Any, form: model.Form, net: Any, call: Any, steps: List[Trial])
 
 
 def load_weights(torch: Any, net: Any, trial: Trial) -> None:
-    """Overwrite the weights in place, as an optimizer does."""
+    """Overwrite the network's weights in place, as an optimizer does, with those of a trial."""
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             parameter.copy_(trial.weights[name])
 
 
 def backward(torch: Any, net: Any, call: Any, images: Any, labels: Any) -> Step:
-    """Run ``call`` forward and backward, and return its loss and the gradients of ``net``."""
+    """Run ``call`` forward and backward, and return its loss and the gradients of ``net``.
+
+    ``call`` is ``net`` or its compiled form.
+    """
     net.train()
     net.zero_grad()
     loss = torch.nn.functional.nll_loss(call(images), labels)

@@ -1,4 +1,4 @@
-"""Precision in effect: whether the arithmetic is float32 throughout, or something lowered it."""
+"""Precision in effect: whether the arithmetic is float32 throughout or something lowered it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ none.
 
 
 def prepare(torch: Any, stated: str) -> None:
-    """Undo the one lower precision that torch allows by default: TF32 in cuDNN's convolutions.
+    """Turn off the only reduced-precision mode that torch uses by default.
 
-    Everything else is left as found, so that ``problems`` can detect what lowered the precision.
+    It is TF32 in cuDNN's convolutions, and is turned off if ``stated`` is "float32". Everything
+    else is left as found, so that ``problems`` can detect what lowered the precision.
     """
     if stated == "float32":
         torch.backends.cudnn.allow_tf32 = False
@@ -34,7 +35,7 @@ def prepare(torch: Any, stated: str) -> None:
 def observe(
     torch: Any, accelerator: str, environ: Mapping[str, str] = os.environ
 ) -> Dict[str, Any]:
-    """Return the report's ``precision``: the settings now in effect."""
+    """Return the report's ``precision``: the settings that are now in effect."""
     return {
         "dtype": str(torch.get_default_dtype()).replace("torch.", ""),
         "matmul": _matmul(torch, accelerator),
@@ -48,7 +49,7 @@ def observe(
 
 
 def lowering(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return the variables of an environment that can lower the precision."""
+    """Return those environment variables in ``environ`` that can lower the precision."""
     return {name: environ[name] for name in LOWERING_VARIABLES if name in environ}
 
 
@@ -71,7 +72,7 @@ def _matmul(torch: Any, accelerator: str) -> str:
 
 
 def effective(observed: Mapping[str, Any]) -> str:
-    """Return the precision that an observation amounts to: "float32", "tf32", "bfloat16" etc."""
+    """Return the precision that the observed settings amount to, such as "float32" or "tf32"."""
     modes = observed["environment"]
     for name, harmless in LOWERING_VARIABLES.items():
         mode = str(modes.get(name, "")).upper()
@@ -89,10 +90,10 @@ def effective(observed: Mapping[str, Any]) -> str:
 def problems(
     stated: str, before: Mapping[str, Any], after: Mapping[str, Any], tensors: Sequence[str]
 ) -> List[str]:
-    """Return a sentence for each difference from the stated precision; none if it held.
+    """Return a sentence for each difference from the requested precision, ``stated``.
 
-    ``before`` and ``after`` are observations around the training; ``tensors`` are the dtypes that
-    parameters, gradients and activations really had.
+    ``before`` and ``after`` are the settings observed before and after the training. ``tensors``
+    are the dtypes that parameters, gradients and activations really had.
     """
     sentences = []
     for when, observed in (("before", before), ("after", after)):

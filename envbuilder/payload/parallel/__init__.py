@@ -1,3 +1,3 @@
-"""Training on several devices: ranks, checks of their results, and shares of the machine."""
+"""Training on several devices: ranks, checks of their results, and their shares of the machine."""
 
 from __future__ import annotations

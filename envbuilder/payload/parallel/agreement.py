@@ -1,4 +1,4 @@
-"""Checks that the ranks did their work, on separate devices, with equal results.
+"""Checks that all ranks did their work, on separate devices and with equal results.
 
 All functions are pure.
 """
@@ -19,7 +19,7 @@ SAME = 1e-6
 
 @dataclass
 class Ended:
-    """How one run of ranks ended, and the contents of the files that it left.
+    """How one run of ranks ended, and the contents of the files that the ranks left.
 
     ``returncode`` is None if the run was stopped after ``limit`` seconds. The files contain each
     rank's result, its last state, and its gradients and weights as float32.
@@ -35,7 +35,7 @@ class Ended:
 
 
 def check_ended(ended: Ended) -> Tuple[str, str]:
-    """Require that every rank did all of its work and ended."""
+    """Require that every rank finished all of its work and exited."""
     lost = [n for n, result in enumerate(ended.results) if "block_seconds" not in result]
     if ended.returncode is None and lost:
         phases = "; ".join(
@@ -58,7 +58,7 @@ def check_ended(ended: Ended) -> Tuple[str, str]:
 
 
 def _why(ended: Ended, lost: Sequence[int]) -> str:
-    """Return which rank failed first, and why."""
+    """Return a phrase that says which rank failed first, and why."""
     errors = [(n, ended.results[n]) for n in lost if "error" in ended.results[n]]
     errors.sort(key=lambda pair: pair[1].get("time", 0))
     # A rank that ended without an error message comes first, whatever torchrun calls the root
@@ -78,7 +78,10 @@ def _why(ended: Ended, lost: Sequence[int]) -> str:
 
 
 def _exit_codes(ended: Ended, numbers: Sequence[int]) -> Dict[int, int]:
-    """Map these ranks to their exit codes, as far as torchrun's summary of failures has them."""
+    """Map the numbers of ranks to their exit codes.
+
+    Ranks that are missing from torchrun's summary of failures are left out.
+    """
     pattern = r"^\s*rank\s*:\s*(\d+)\b.*\n\s*exitcode\s*:\s*(-?\d+)"
     pairs = re.findall(pattern, ended.output, re.MULTILINE)
     codes = {int(rank): int(code) for rank, code in pairs}
@@ -86,7 +89,7 @@ def _exit_codes(ended: Ended, numbers: Sequence[int]) -> Dict[int, int]:
 
 
 def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
-    """Require that no two ranks worked on one device."""
+    """Require that no two ranks worked on the same device."""
     places = [str(result["device"]) for result in results]
     if len({result["pid"] for result in results}) < len(results):
         raise CheckError("two ranks are one process")
@@ -103,7 +106,10 @@ def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
 
 
 def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
-    """Require the gradients that one process computes over the joined batch."""
+    """Require that the gradients equal those of one process over the joined batch.
+
+    They may differ by a tolerance for rounding.
+    """
     error = result["gradient_error"]
     tolerance = result["gradient_tolerance"]
     phrase = f"{result['gradient']} differs by {'?' if error is None else format(error, '.1e')}"
@@ -116,7 +122,11 @@ def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
 
 
 def check_same(kind: str, contents: Sequence[bytes]) -> Tuple[str, str]:
-    """Require that all ranks have the same numbers, within a tolerance."""
+    """Require that all ranks have the same numbers, within a tolerance.
+
+    ``kind`` says what the numbers are, such as "gradients". ``contents`` are their bytes on each
+    rank.
+    """
     if not contents[0]:
         raise CheckError(f"there are no {kind}")
     differences = [difference(contents[0], other) for other in contents[1:]]
@@ -129,7 +139,10 @@ def check_same(kind: str, contents: Sequence[bytes]) -> Tuple[str, str]:
 
 
 def difference(ours: bytes, theirs: bytes) -> float:
-    """Return |ours - theirs| / |ours| (norms) of float32 arrays, or infinity if not comparable."""
+    """Return |ours - theirs| / |ours|, using the norms of float32 arrays.
+
+    Return infinity if the arrays cannot be compared.
+    """
     if ours == theirs:
         return 0.0
     if len(ours) != len(theirs) or len(ours) % 4:

@@ -1,4 +1,4 @@
-"""Start ranks, alone or with torchrun, and end every one of them whatever happens."""
+"""Start ranks, alone or with torchrun, and end every one of them, whatever happens."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ DEVICE_STEPS = 500
 
 
 def run(options: argparse.Namespace, indices: Sequence[int], index: Optional[int] = None) -> Ended:
-    """Run one device's rank alone, or this machine's ranks by torchrun if ``index`` is None.
+    """Run the rank of one device alone or, if ``index`` is None, all ranks with torchrun.
 
-    Return after they have ended.
+    Return how the ranks ended, after all of them have.
     """
     with TemporaryDirectory(prefix="envbuilder-") as folder:
         return _run_in(Path(folder), options, indices, index)
@@ -133,7 +133,7 @@ def _steps(options: argparse.Namespace) -> int:
 
 
 def _program() -> List[str]:
-    """Return the command that started this payload: a file, or a module of a checkout."""
+    """Return the command that started this payload, which is a file or a module of a checkout."""
     started = Path(sys.argv[0])
     if started.name == "__main__.py":
         return start.python("-m", PACKAGE)
@@ -141,7 +141,10 @@ def _program() -> List[str]:
 
 
 def _stop(child: subprocess.Popen[bytes], folder: Path, numbers: Sequence[int]) -> None:
-    """End torchrun and every remaining rank. torchrun itself would give the ranks half a minute."""
+    """End torchrun and every remaining rank.
+
+    torchrun itself would wait half a minute for the ranks to end.
+    """
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -160,14 +163,17 @@ def _stop(child: subprocess.Popen[bytes], folder: Path, numbers: Sequence[int]) 
 
 
 def _contents(paths: Sequence[Path]) -> List[bytes]:
-    """Return the files' contents; equal ones are held in memory once."""
+    """Return the files' contents. Equal contents are kept in memory only once.
+
+    The content of a missing file is empty.
+    """
     held: Dict[bytes, bytes] = {}
     contents = (path.read_bytes() if path.is_file() else b"" for path in paths)
     return [held.setdefault(content, content) for content in contents]
 
 
 def _read(path: Path) -> Dict[str, Any]:
-    """Return a JSON file's object; an empty one if the file is missing or is something else."""
+    """Return the object in a JSON file, or {} if the file is missing or contains anything else."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -176,7 +182,10 @@ def _read(path: Path) -> Dict[str, Any]:
 
 
 def count(accelerator: str, limit: float) -> int:
-    """Return how many devices torch sees here, as counted by a separate process."""
+    """Return how many devices torch sees on this machine, as counted by a separate process.
+
+    Raise CheckError if the process fails or takes longer than ``limit`` seconds.
+    """
     device.require_nodes(accelerator)
     command = [*_program(), "count", "--device", accelerator]
     try:

@@ -1,8 +1,9 @@
 """Training on several devices: each alone, then all together, with checks of the results.
 
 This process does not import torch. ``launch`` starts the ranks, which write their results to files
-(``ranks``), and ``agreement`` compares the results. More devices mean larger steps, with 64 images
-for each device (weak scaling), so that every device has as much work as when it is alone.
+(``ranks``), and ``agreement`` compares the results. With more devices, each step trains on more
+images: 64 for each device (weak scaling), so that every device has as much work as when it runs
+alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scaling:
-    """The results of each device and of all together, collected for the report."""
+    """The results of each device alone and of all devices together, collected for the report."""
 
     accelerator: str
     devices: List[Dict[str, Any]] = field(default_factory=list)
@@ -37,7 +38,10 @@ class Scaling:
     gradients_equal: Optional[bool] = None
 
     def report(self) -> Dict[str, Any]:
-        """Return the report, which passes only if no check of one or of all devices failed."""
+        """Return the report.
+
+        It passes only if no check failed, of a single device or of all together.
+        """
         joint = [check.as_dict() for check in self.checks.done]
         sentences: Dict[str, List[str]] = {PASSED: [], WARNING: [], FAILED: []}
         parts = [(f"device {device['index']}", device["checks"]) for device in self.devices]
@@ -65,7 +69,10 @@ class Scaling:
 
 
 def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
-    """Run each device alone, then all together; return the report. No child outlives the call."""
+    """Run each device alone, then all together, and return the report.
+
+    No child process outlives the call.
+    """
     scaling = Scaling(options.device)
     indices: Tuple[int, ...] = ()
 
@@ -90,7 +97,7 @@ def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
 
 
 def _finished(checks: Checks, name: str, start: Callable[[], Ended]) -> Optional[Ended]:
-    """Run ranks as a timed check and return how they ended, or None if one did not finish."""
+    """Run ranks as a timed check. Return how they ended, or None if any did not finish its work."""
     ended: List[Ended] = []
 
     def check() -> Tuple[str, str]:

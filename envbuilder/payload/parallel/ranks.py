@@ -1,9 +1,9 @@
 """One rank of a data-parallel training: a process with one device, or with its share of the CPU.
 
-It trains the real network in DistributedDataParallel, 64 images per step and rank, and writes its
-results to a folder: files, not messages, so that the compared data did not pass through the
-collectives under test. Without torchrun's variables it runs alone and uses neither
-DistributedDataParallel nor collectives.
+A rank trains the real network in DistributedDataParallel, with 64 images per step and rank, and
+writes its results to files in a folder. The results are not sent as messages, so that the compared
+data does not pass through the collectives under test. Without torchrun's variables, the rank runs
+alone and uses neither DistributedDataParallel nor collectives.
 """
 
 from __future__ import annotations
@@ -50,26 +50,30 @@ ALIVE = "alive"
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends for any reason (Linux only).
+    """Have the kernel kill this process when its parent exits for any reason (Linux only).
 
-    torchrun starts ranks in sessions of their own: a signal to its process group does not reach
-    them.
+    torchrun starts each rank in a session of its own, so a signal to torchrun's process group does
+    not reach the ranks.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def hold(folder: Path) -> Any:
-    """Lock a file until this process ends or the returned file is closed."""
+    """Lock a file in the folder, and return the open file.
+
+    The lock lasts until this process ends or the file is closed.
+    """
     stream = (folder / ALIVE).open("wb")
     fcntl.flock(stream, fcntl.LOCK_EX)
     return stream
 
 
 def _end_with_payload(folder: Path) -> None:
-    """End this process as soon as the one that holds the lock in this folder is gone.
+    """End this process as soon as the process that holds the lock in this folder is gone.
 
-    The kernel's signal alone is not enough: a parent may die before the signal is requested.
+    The kernel's signal alone is not enough, because a parent may die before the signal is
+    requested.
     """
     try:
         with (folder / ALIVE).open("rb") as stream:
@@ -82,18 +86,21 @@ def _end_with_payload(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Rank:
-    """The number of this rank, the number of all ranks, and the folder for its results."""
+    """The number of this rank, the number of ranks in total, and the folder for the results."""
 
     number: int
     world: int
     folder: Path
 
     def phase(self, name: str) -> None:
-        """Record what the rank does from now on, and its process id, which is used to end it."""
+        """Record the phase that this rank begins, and its process id.
+
+        The process id is used to end the rank.
+        """
         self.leave("state.json", json.dumps({"pid": os.getpid(), "phase": name}).encode())
 
     def leave(self, name: str, content: bytes) -> None:
-        """Write a file of this rank atomically."""
+        """Write one of this rank's files atomically."""
         path = self.folder / f"rank-{self.number}.{name}"
         partial = path.with_suffix(".partial")
         partial.write_bytes(content)
@@ -101,7 +108,7 @@ class Rank:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run as a rank and return the exit code. The results are in the rank's files."""
+    """Run as a rank and return the exit code. The results are written to the rank's files."""
     end_with_parent()
     threading.Thread(target=_end_with_payload, args=(options.folder,), daemon=True).start()
     rank = Rank(
@@ -195,12 +202,13 @@ def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
 
 
 def _prove(torch: Any, rank: Rank, accelerator: str, tensors: Tensors) -> Tuple[str, float]:
-    """Run one backward pass over this rank's part of a joined batch; write the gradients to a file.
+    """Run one backward pass over this rank's part of a joined batch, and write the gradients.
 
-    Rank 0 compares them with those that one process computes over the joined batch, eagerly, in
-    float64, on the CPU. It returns the parameter that differs most and its relative error. The
-    other ranks return an error of 0, because their gradients are compared with rank 0's. There is
-    no dropout, as it differs between ranks.
+    The gradients are written to a file. Rank 0 also compares them with those that one process
+    computes over the joined batch, eagerly, in float64, on the CPU. It returns the parameter that
+    differs most and its relative error. The other ranks return an error of 0, because their
+    gradients are compared with those of rank 0. There is no dropout, because it differs between
+    ranks.
     """
     form = model.fastest(accelerator)
     net = numerics.network(torch, form).to(device_of(accelerator))
@@ -226,9 +234,10 @@ def _prove(torch: Any, rank: Rank, accelerator: str, tensors: Tensors) -> Tuple[
 def _train(
     torch: Any, rank: Rank, options: argparse.Namespace, tensors: Tensors
 ) -> Tuple[List[float], int, float]:
-    """Train as ``verify`` does, and return the timings and the last loss.
+    """Train as ``verify`` does. Return the seconds of each block, its steps, and the last loss.
 
-    The timings are the seconds of each block of steps, and the number of steps in a block.
+    A block is a sequence of steps that are timed together. All blocks have the same number of
+    steps.
     """
     accelerator = options.device
     form = model.fastest(options.device)

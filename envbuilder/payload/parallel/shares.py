@@ -1,6 +1,6 @@
-"""Share of the machine that each rank of a data-parallel training gets.
+"""The share of the machine that each rank of a data-parallel training gets.
 
-A rank is one process. On an accelerator it has one device; on the CPU it has its own cores. The
+A rank is one process. On an accelerator, it has one device; on the CPU, it has its own cores. The
 functions are pure except for `fetch_cores`, `pin`, and the thread count in `environment_for`.
 """
 
@@ -36,13 +36,13 @@ _FOREIGN = (
 
 
 class ChoiceError(CheckError, ArgumentTypeError):
-    """An error for requested devices that are not available. The message is a sentence on why."""
+    """An error for requested devices that are not available. The message says why."""
 
 
 def parse(text: str) -> Optional[Tuple[int, ...]]:
-    """Parse ``--devices``. Return None for ``all``, else distinct numbers counted from 0.
+    """Parse ``--devices``. Return None for ``all``, or otherwise distinct numbers counted from 0.
 
-    Raise ChoiceError for anything else.
+    Raise ChoiceError if the value is anything else.
     """
     if text.strip() == ALL:
         return None
@@ -56,7 +56,10 @@ def parse(text: str) -> Optional[Tuple[int, ...]]:
 
 
 def require(accelerator: str, numbers: Optional[Tuple[int, ...]]) -> None:
-    """Raise ChoiceError for a choice that no machine can satisfy, before anything starts."""
+    """Raise ChoiceError if no machine can satisfy the choice.
+
+    This is checked before anything starts.
+    """
     if not ACCELERATORS[accelerator].collective:
         raise ChoiceError(f"{accelerator} has one device: there is nothing to choose from")
     if accelerator != "cpu" or numbers is None:
@@ -71,7 +74,7 @@ def require(accelerator: str, numbers: Optional[Tuple[int, ...]]) -> None:
 
 
 def choose(accelerator: str, numbers: Optional[Tuple[int, ...]], count: int) -> Tuple[int, ...]:
-    """Return which of ``count`` devices to use or, on the CPU, one number per rank.
+    """Return which of ``count`` devices to use or, on the CPU, one number for each rank.
 
     Raise ChoiceError if a requested device does not exist.
     """
@@ -91,7 +94,11 @@ def choose(accelerator: str, numbers: Optional[Tuple[int, ...]], count: int) -> 
 def visible(
     accelerator: str, indices: Sequence[int], environment: Mapping[str, str]
 ) -> Dict[str, str]:
-    """Return the variable that restricts a process to these of the currently visible devices."""
+    """Return the variable that restricts a process to some of the currently visible devices.
+
+    ``indices`` are their numbers among the visible devices. The result is empty for an accelerator
+    without such a variable.
+    """
     row = ACCELERATORS[accelerator]
     name = row.visible
     if not name:
@@ -110,11 +117,11 @@ def environment_for(
     outside: Mapping[str, str],
     network: Mapping[str, str],
 ) -> Dict[str, str]:
-    """Return the whole environment of ranks on these devices, including their thread count.
+    """Return the whole environment for ranks on these devices, including their thread count.
 
     Variables that an outer scheduler or launcher set for its own ranks are left out. ``network``
-    contains the variables that state the network interface to use. ``ranks`` is the number of ranks
-    that share this machine's threads.
+    contains the variables that specify the network interface to use. ``ranks`` is the number of
+    ranks that share this machine's threads.
     """
     result = {k: v for k, v in outside.items() if not k.startswith(_FOREIGN)}
     result.update(visible(accelerator, indices, outside))
@@ -126,7 +133,7 @@ def environment_for(
 
 
 def split(cores: Sequence[Tuple[int, ...]], ranks: int) -> List[Tuple[int, ...]]:
-    """Return each rank's CPUs: whole cores of its own, or all CPUs if there are too few cores."""
+    """Return the CPUs of each rank: whole cores of its own or, with too few cores, all CPUs."""
     if len(cores) < ranks:
         return [tuple(chain(*cores))] * ranks
     cuts = [rank * len(cores) // ranks for rank in range(ranks + 1)]
@@ -136,7 +143,10 @@ def split(cores: Sequence[Tuple[int, ...]], ranks: int) -> List[Tuple[int, ...]]
 def fetch_cores(
     root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None
 ) -> List[Tuple[int, ...]]:
-    """Return the cores this process may use, each with its CPUs (SMT siblings stay together)."""
+    """Return the cores this process may use, each as the CPUs (SMT siblings) that it has.
+
+    Tests use ``root`` and ``allowed`` to replace the machine.
+    """
     cpus = threads.allowed_cpus() if allowed is None else allowed
     cores: Dict[int, List[int]] = {}
     for cpu in sorted(cpus):
@@ -145,7 +155,7 @@ def fetch_cores(
 
 
 def pin(cpus: Sequence[int]) -> bool:
-    """Restrict this process to these CPUs; return False if the system cannot (macOS)."""
+    """Restrict this process to these CPUs. Return False if the system cannot do so (macOS)."""
     setter = getattr(os, "sched_setaffinity", None)
     if setter is None:
         return False

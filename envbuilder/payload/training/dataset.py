@@ -1,8 +1,8 @@
 """The four MNIST files of one folder, checked before torch is imported.
 
 Their format is IDX (http://yann.lecun.com/exdb/mnist/): a magic number (two zero bytes, a type, the
-number of dimensions), one big-endian 32-bit size per dimension, then exactly as many bytes as their
-product. Only unsigned bytes (type 8) occur in MNIST.
+number of dimensions), one big-endian 32-bit size for each dimension, and then as many bytes as the
+product of the sizes. Only unsigned bytes (type 8) occur in MNIST.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Dataset:
 
     @property
     def genuine(self) -> bool:
-        """Whether these are the published MNIST files or the shipped subset, by hash."""
+        """Whether these are the published MNIST files or the shipped subset, judged by hash."""
         return any(self.sha256 == hashes for _, hashes in KNOWN)
 
     @property
@@ -75,16 +75,19 @@ class Dataset:
         return self.train.count < FULL_TRAIN
 
     def quick(self) -> Dataset:
-        """Return the same data, limited to the first images, for a check within seconds."""
+        """Return the same data, limited to so few images that a check takes only seconds."""
         return self.first(QUICK_TRAIN, QUICK_TEST)
 
     def first(self, train: int, test: Optional[int] = None) -> Dataset:
-        """Return the same data, limited to the first images to train on and to test."""
+        """Return the same data, limited to the first ``train`` training and ``test`` test images.
+
+        If ``test`` is None, all test images are kept.
+        """
         tested = self.test if test is None else self.test.first(test)
         return replace(self, train=self.train.first(train), test=tested)
 
     def summary(self) -> Dict[str, object]:
-        """Return the report's ``dataset``."""
+        """Return the entry ``dataset`` of the report."""
         return {
             "name": self.name,
             "train": self.train.count,
@@ -95,11 +98,11 @@ class Dataset:
 
 
 def load(folder: Path, name: Optional[str] = None) -> Dataset:
-    """Read and check the four files, raw or ``.gz``.
+    """Read and check the four files, which may be raw or compressed (``.gz``).
 
-    Raise DataError, naming the file, if one is bad.
+    Raise DataError, naming the file, if one is missing or damaged.
 
-    Without ``name``, the hashes decide the name: "mnist", "mnist-subset" or "unknown".
+    If no ``name`` is given, the hashes determine it: "mnist", "mnist-subset" or "unknown".
     """
     files = {stem: read(find(folder, stem), 3 if "images" in stem else 1) for stem in MNIST_SHA256}
     stems = list(files)
@@ -113,7 +116,10 @@ def load(folder: Path, name: Optional[str] = None) -> Dataset:
 
 
 def find(folder: Path, stem: str) -> Path:
-    """Return the raw file, else the compressed one; raise DataError if there is neither."""
+    """Return the path of the raw file or, if there is none, of the compressed one.
+
+    Raise DataError if neither exists.
+    """
     for path in (folder / stem, folder / f"{stem}.gz"):
         if path.is_file():
             return path
@@ -146,9 +152,10 @@ class DataError(Exception):
 
 @dataclass(frozen=True)
 class Idx:
-    """One file's content: sizes of its dimensions, its bytes, and the sha256 of the whole file.
+    """One file's content: the sizes of its dimensions, its bytes, and the sha256 of the whole file.
 
-    The hash is that of the uncompressed file, so that a ``.gz`` and a raw copy compare equal.
+    The hash is that of the uncompressed file, so that a ``.gz`` copy and a raw copy have equal
+    hashes.
     """
 
     shape: Tuple[int, ...]
@@ -157,7 +164,10 @@ class Idx:
 
 
 def read(path: Path, dimensions: int) -> Idx:
-    """Read a raw or gzip-compressed (``.gz``) file. Raise DataError if it is not exactly right."""
+    """Read a raw or gzip-compressed (``.gz``) IDX file with this number of dimensions.
+
+    Raise DataError if the file does not have exactly the expected format.
+    """
     try:
         with path.open("rb") as raw:
             stream: Union[BinaryIO, gzip.GzipFile] = (
@@ -169,7 +179,10 @@ def read(path: Path, dimensions: int) -> Idx:
 
 
 def parse(stream: Union[BinaryIO, gzip.GzipFile], name: str, dimensions: int) -> Idx:
-    """Parse one IDX file of unsigned bytes; ``name`` appears in the DataError's message."""
+    """Parse one IDX file of unsigned bytes with this number of dimensions.
+
+    Raise DataError, with ``name`` in its message, if the file does not have exactly this format.
+    """
     header = stream.read(4 + 4 * dimensions)
     expected = struct.pack(">BBBB", 0, 0, UNSIGNED_BYTE, dimensions)
     if header[:4] != expected:

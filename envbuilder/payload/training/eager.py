@@ -31,7 +31,7 @@ Batch = Tuple[Any, Any]
 
 @dataclass
 class Job(interface.Job):
-    """One training run: the network, its device and form, and the state that its steps share."""
+    """One training run: the network, its device and form, and the state shared by its steps."""
 
     torch: Any
     accelerator: str
@@ -50,7 +50,10 @@ class Job(interface.Job):
         device.synchronize(self.torch, self.accelerator)
 
     def shuffle(self, data: Tensors) -> None:
-        """Begin an epoch. The order is drawn on the CPU, so it is the same on every device."""
+        """Begin an epoch by shuffling and normalizing the images.
+
+        The order is drawn on the CPU, so that it is the same on every device.
+        """
         place = device_of(self.accelerator)
         self.model.train()
         self.order = self.torch.randperm(len(data.labels), generator=self.generator).to(place)
@@ -65,7 +68,10 @@ class Job(interface.Job):
         return step(self, images[batch], labels[batch])
 
     def step_and_masks(self, first: int, count: int) -> Tuple[Any, List[Any]]:
-        """Train as ``step`` does; also return which values each of the two dropouts kept."""
+        """Train as ``step`` does, and return the loss and the masks of the two dropouts.
+
+        The masks tell which values each dropout kept.
+        """
         masks: List[Any] = []
         layers = (self.model.dropout1, self.model.dropout2)
         hooks = [layer.register_forward_hook(partial(_add_mask, masks)) for layer in layers]
@@ -76,9 +82,10 @@ class Job(interface.Job):
                 hook.remove()
 
     def snapshot(self) -> List[Any]:
-        """Return copies of each parameter and its Adadelta averages, zero before the first step.
+        """Return copies of each parameter and its Adadelta averages.
 
-        IPEX packs both. The two ``state_dict`` methods return them unpacked.
+        The averages are zero before the first step. IPEX packs parameters and averages; the two
+        ``state_dict`` methods return them unpacked.
         """
         averages = self.optimizer.state_dict()["state"]
         copies = []
@@ -94,15 +101,15 @@ class Job(interface.Job):
         return step(self, *batch)
 
     def decay(self) -> None:
-        """End an epoch: reduce the learning rate."""
+        """Reduce the learning rate at the end of an epoch."""
         self.scheduler.step()
 
     def fetch(self, losses: Sequence[Any]) -> List[float]:
-        """Return losses as numbers, fetched from the device all at once."""
+        """Fetch all losses from the device at once, and return them as numbers."""
         return list(self.torch.stack(list(losses)).tolist())
 
     def taken(self) -> List[int]:
-        """Return the order in which the last epoch took the images."""
+        """Return the order in which the last epoch used the images."""
         return [*map(int, self.order.tolist())]
 
     def labels(self, data: Tensors) -> List[int]:
@@ -110,7 +117,7 @@ class Job(interface.Job):
         return list(content(self.torch, data.labels))
 
     def predict(self, images: Any) -> Iterator[interface.Scores]:
-        """Yield the log-probabilities of uint8 images (N, 1, 28, 28), ``TEST_BATCH`` at a time."""
+        """Yield log-probabilities of uint8 images (N, 1, 28, 28) in batches of ``TEST_BATCH``."""
         self.model.eval()
         with self.torch.no_grad():
             for first in range(0, len(images), TEST_BATCH):
@@ -118,13 +125,13 @@ class Job(interface.Job):
                 yield self.model(model.arrange(self.torch, batch, self.form)).tolist()
 
     def inference(self, images: Any) -> Tuple[Callable[[], Any], int]:
-        """Return a function that classifies the first batch of images, and that batch's size."""
+        """Return a function that classifies the first batch of images, and the batch's size."""
         batch = model.arrange(self.torch, normalise(images[:TEST_BATCH]), self.form)
         self.model.eval()
         return self.torch.no_grad()(partial(self.model, batch)), len(batch)
 
     def summary(self) -> Dict[str, Any]:
-        """Return the optimizer and the differences from the published form, as in the report."""
+        """Return the optimizer and the differences from the published form, for the report."""
         optimizer = type(self.optimizer).__name__
         return {"optimizer": optimizer, "extension": self.extension, **self.form.summary()}
 
@@ -145,45 +152,54 @@ def images_of(torch: Any, content: bytes, accelerator: str) -> Any:
 
 
 def content(torch: Any, tensor: Any) -> bytes:
-    """Return a tensor's integers as unsigned bytes, copied back from the device."""
+    """Copy a tensor of integers back from the device, and return them as unsigned bytes."""
     copy = tensor.to("cpu", torch.uint8).contiguous()
     # Read directly from memory: torch's own access to the values is what is being checked.
     return ctypes.string_at(copy.data_ptr(), copy.numel())
 
 
 def floats(torch: Any, tensors: Sequence[Any]) -> bytes:
-    """Return the tensors' values as consecutive float32 bytes. This does not need numpy."""
+    """Copy tensors to the CPU, and return their values as consecutive float32 bytes.
+
+    This does not need NumPy.
+    """
     joined = torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
     return ctypes.string_at(joined.data_ptr(), 4 * joined.numel())
 
 
 def normalise(images: Any) -> Any:
-    """Normalize bytes to float32 by MNIST's mean and deviation, as the example's transforms do."""
+    """Convert bytes to float32, normalized as the example's transforms do.
+
+    They are normalized by MNIST's mean and standard deviation.
+    """
     return images.float().div_(255).sub_(MEAN).div_(DEVIATION)
 
 
 def batches(data: Tensors, count: int) -> List[Batch]:
-    """Return the first ``count`` normalized batches with labels, repeating them if needed."""
+    """Return the first ``count`` normalized batches and their labels.
+
+    If the data contain fewer batches, they are repeated.
+    """
     cuts = first_batches(len(data.labels), count)
     return [(normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
 
 
 def prepare(torch: Any, accelerator: str, form: model.Form, seed: int) -> Job:
-    """Prepare a new network on the device with the example's optimizer and schedule."""
+    """Prepare a new network on the device, with the example's optimizer and schedule, as a job."""
     net = model.build(torch, seed, form).to(device_of(accelerator))
     job = Job(torch, accelerator, form, net, None, None, torch.Generator().manual_seed(seed))
     return scheduled(job, torch.optim.Adadelta(net.parameters(), lr=LEARNING_RATE))
 
 
 def scheduled(job: Job, optimizer: Any) -> Job:
-    """Set a job's optimizer and the example's schedule, and return the job."""
+    """Give a job this optimizer and the example's schedule for it, and return the job."""
     job.optimizer = optimizer
     job.scheduler = job.torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=GAMMA)
     return job
 
 
 def optimize_by_ipex(ipex: Any, job: Job) -> None:
-    """Let IPEX replace the job's network and optimizer with its own, in float32, for training."""
+    """Let IPEX replace the job's network and optimizer by its own, in float32, for training."""
     job.model.train()
     job.model, optimizer = ipex.optimize(job.model, optimizer=job.optimizer)
     job.extension = "ipex.optimize"
@@ -192,7 +208,7 @@ def optimize_by_ipex(ipex: Any, job: Job) -> None:
 
 
 def step(job: Job, images: Any, labels: Any) -> Any:
-    """Run one optimizer step on one batch; return the loss, still on the device."""
+    """Run one optimizer step on one batch, and return the loss. The loss stays on the device."""
     job.optimizer.zero_grad()
     loss = job.torch.nn.functional.nll_loss(job.model(images), labels)
     loss.backward()
@@ -206,7 +222,7 @@ def _add_mask(masks: List[Any], _layer: Any, inputs: Tuple[Any, ...], output: An
 
 
 def observe(job: Job, images: Any, labels: Any) -> Set[Tuple[str, str]]:
-    """Run one more training step and return the device type and dtype of each of its tensors."""
+    """Run one more training step, and return the device types and dtypes of its tensors."""
     seen: Set[Tuple[str, str]] = set()
 
     def add(tensor: Any) -> None:
@@ -229,7 +245,7 @@ def observe(job: Job, images: Any, labels: Any) -> Set[Tuple[str, str]]:
 
 
 def profile(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observation:
-    """Profile ``work`` and return what ran, including device activity if that is available."""
+    """Profile ``work`` and return what ran, including device activity if it can be profiled."""
     cpu = torch.profiler.ProfilerActivity.CPU
     activity = ACCELERATORS[accelerator].profiler
     if activity:

@@ -1,7 +1,7 @@
 """The network of PyTorch's MNIST example: its parameters, and the forms in which torch computes it.
 
 Source: pytorch/examples, mnist/main.py. ReLU and max-pool commute exactly, because ReLU never
-decreases. Pooling first leaves ReLU a quarter of the numbers.
+decreases. If pooling is done first, ReLU has only a quarter of the numbers to process.
 
 Frameworks other than torch compute with arrays. The weights of convolutions have the shape (rows,
 columns, channels, outputs), and those of linear layers have the shape (inputs, outputs). Images
@@ -10,7 +10,7 @@ have the shape (N, rows, columns, channels), and are flattened in this order.
 On the CPU, torch draws the masks of its own dropout in one thread, with a 64-bit number for each
 element. This takes 4 of the 24 ms of a training step with torch 2.13.0+cpu
 (docs/evidence/benchmarks.md). Eight elements can share one number, since a quarter and a half are
-whole numbers of 256ths: a byte is below 64 with a probability of exactly a quarter.
+multiples of 1/256: a byte is below 64 with a probability of exactly a quarter.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ DROPPED = ((12, 12, 64), (128,))
 
 
 def initial(numpy: Any, seed: int) -> Dict[str, Any]:
-    """Return random float32 weights and biases, uniform up to 1 / √inputs of a neuron as in torch.
+    """Return random float32 weights and biases, distributed as in torch.
 
-    They are drawn by numpy on the CPU, so that they are the same on every device.
+    The distribution is uniform between ±1 / √n for a neuron with n inputs. The numbers are drawn by
+    NumPy on the CPU, so that they are the same on every device.
     """
     generator = numpy.random.default_rng(seed)
     result = {}
@@ -50,14 +51,14 @@ def initial(numpy: Any, seed: int) -> Dict[str, Any]:
 
 @dataclass(frozen=True)
 class Form:
-    """How the same function is computed: order of two layers, memory layout, dropout masks."""
+    """How the same function is computed: the order of two layers, memory layout, dropout masks."""
 
     pool_first: bool
     channels_last: bool
     byte_masks: bool = False
 
     def summary(self) -> Dict[str, Any]:
-        """Return the report's entries on what differs from the published form."""
+        """Return the report's entries for the differences from the published form."""
         return {
             "reordered": "max-pool before relu" if self.pool_first else None,
             "memory_format": "channels_last" if self.channels_last else "contiguous",
@@ -69,17 +70,17 @@ PUBLISHED = Form(pool_first=False, channels_last=False)
 
 
 def fastest(accelerator: str) -> Form:
-    """Return the form to train in.
+    """Return the fastest form for training on an accelerator.
 
-    channels_last is used only on the CPU, where it was measured to be faster. Other devices draw
-    dropout masks in parallel.
+    channels_last and byte masks are used only on the CPU. channels_last was measured to be faster
+    there. Other devices draw dropout masks in parallel, so byte masks would not help them.
     """
     cpu = accelerator == "cpu"
     return Form(pool_first=True, channels_last=cpu, byte_masks=cpu)
 
 
 def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = SHARES) -> Any:
-    """Build a new network on the CPU; the same seed gives the same weights in every form."""
+    """Build a new network on the CPU. The same seed gives the same weights in every form."""
     nn = torch.nn
     torch.manual_seed(seed)
     pool = ("pool", nn.MaxPool2d(2))
@@ -115,10 +116,10 @@ def arrange(torch: Any, value: Any, form: Form) -> Any:
 
 
 def drop(torch: Any, values: Any, share: float) -> Any:
-    """Return dense values, each set to 0 with probability ``share``, else divided by 1 - ``share``.
+    """Set each value to 0 with probability ``share``, and divide the others by 1 - ``share``.
 
-    The result has the values' shape and memory layout. ``share`` is a whole number of 256ths below
-    1.
+    ``values`` must be dense. The result has the same shape and memory layout. ``share`` is a
+    multiple of 1/256 below 1.
     """
     numbers = torch.empty(-(-values.numel() // 8), dtype=torch.int64, device=values.device)
     # Over all 64 bits; without a lower bound, random_() leaves the sign bit 0.

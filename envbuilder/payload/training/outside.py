@@ -1,20 +1,21 @@
 """What envbuilder verifies outside the environment: recorded steps, and answers to a blind test.
 
-envbuilder repeats chosen training steps. They are recorded in a folder of files, in the byte order
-of all supported machines (little-endian):
+envbuilder repeats chosen training steps. These steps are recorded in a folder of files, in the byte
+order of all supported machines (little-endian):
 
 - ``order-E``: the order of images in epoch E, counted from 1, as int32.
-- ``state-N``: after N steps, each parameter in the order of ``model.NAMES``: its values, then
-  Adadelta's averages of its squared gradients and of its squared changes, all as float32.
-- ``step-N``: of the step after those N, the loss as float64, then one byte for each value that
-  the two dropouts could drop: 1 if it was kept.
+- ``state-N``: the state after N steps. For each parameter, in the order of ``model.NAMES``, it
+  contains the values, then Adadelta's averages of the squared gradients and of the squared
+  changes, all as float32.
+- ``step-N``: the step after those N steps. It contains the loss as float64, then one byte for each
+  value that the two dropouts could drop: 1 if the value was kept.
 
 Arrays have the framework's own layout. States are copied on the device during an epoch and written
-after it, so that the timed work is the training's.
+to files after it, so that the timed work is only that of the training.
 
-The blind test is the classification of images that come without labels, after the training. The
-core, which started this process, writes the images, in an order that only it knows, and scores the
-answers. So the score does not come from inside the environment.
+The blind test is the classification of images without labels, after the training. The core, which
+started this process, writes the images in an order that only the core knows, and scores the
+answers. So the score is not computed inside the environment.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PAUSE = 0.02
 
 
 class Recorder:
-    """A recorder of the training steps in ``numbers``, which count from 0 over all epochs."""
+    """A recorder of training steps. ``numbers`` are the steps, counted from 0 over all epochs."""
 
     def __init__(self, framework: Framework, folder: Path, numbers: FrozenSet[int]) -> None:
         self._framework = framework
@@ -56,9 +57,10 @@ class Recorder:
         self.written = 0
 
     def step(self, job: Job, first: int, count: int) -> Any:
-        """Train as ``Job.step`` does and return its loss.
+        """Train as ``Job.step`` does, and return the loss.
 
-        For a step to record, keep copies of the states before and after it, its loss and its masks.
+        If the step is to be recorded, keep its loss, its masks, and copies of the states before and
+        after it.
         """
         number = self._done
         self._done = self._done + 1
@@ -71,7 +73,7 @@ class Recorder:
         return self._steps[number][0]
 
     def write(self, job: Job, epoch: int) -> None:
-        """Write what was recorded in an epoch that has ended."""
+        """Write the files for what was recorded in an epoch that has ended."""
         (self._folder / f"order-{epoch}").write_bytes(array("i", job.taken()).tobytes())
         for number, arrays in self._states.items():
             (self._folder / f"state-{number}").write_bytes(self._framework.floats(arrays))
@@ -85,9 +87,9 @@ class Recorder:
 
 
 def answer(framework: Framework, job: Job, folder: Path, events: Events) -> int:
-    """Request the images, classify them, and return how many there were.
+    """Request the images of the blind test, classify them, and return how many there were.
 
-    Raises CheckError if they do not come, or are not images of this size.
+    Raise CheckError if the images do not arrive, or are not images of the right size.
     """
     events.write("questions")
     content = _wait(folder / IMAGES)

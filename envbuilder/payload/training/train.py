@@ -1,11 +1,11 @@
 """Training and testing, with timings that leave nothing out, for any framework.
 
-Images stay on the device as unsigned bytes. Each epoch begins by shuffling them, converting them to
-float32 and normalizing them, all at once: ``data_seconds`` is the time until this has finished on
-the device. ``compute_seconds`` is the rest of the pass up to the end of the last step: 938 times
-forward, loss, backward and optimizer step. ``seconds`` is their sum, the whole training pass
-without evaluation. Nothing that PyTorch's example does in an epoch is left out of it, and nothing
-is prepared in advance.
+Images stay on the device as unsigned bytes. Each epoch begins by shuffling the images, converting
+them to float32 and normalizing them, all at once; ``data_seconds`` is the time until this has
+finished on the device. ``compute_seconds`` is the rest of the pass up to the end of the last step:
+938 times forward, loss, backward and optimizer step. ``seconds`` is their sum, the time of the
+whole training pass without evaluation. It includes everything that PyTorch's example does in an
+epoch, and nothing is prepared in advance.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ Progress = Callable[[int, int, Callable[[], float]], None]
 
 
 def curve(images: int, epochs: int) -> Curve:
-    """Return a curve of at most ``POINTS`` points over ``epochs`` epochs."""
+    """Return an empty curve that will have at most ``POINTS`` points after ``epochs`` epochs."""
     return Curve(every=max(1, -(-epochs * steps_of(images) // POINTS)))
 
 
 def steps_of(images: int) -> int:
-    """Return the number of steps in an epoch, the last of which may have a smaller batch."""
+    """Return the number of steps in an epoch. The last step may have a smaller batch."""
     return -(-images // BATCH)
 
 
 def first_batches(images: int, count: int) -> List[slice]:
-    """Return the slices of the first ``count`` full batches, repeating them if there are fewer."""
+    """Return the slices of the first ``count`` full batches.
+
+    If there are fewer full batches, they are repeated.
+    """
     full = max(1, images // BATCH)
     return [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
 
@@ -52,10 +55,10 @@ def first_batches(images: int, count: int) -> List[slice]:
 def epoch(
     job: Job, data: Tensors, progress: Progress, step: Optional[Callable[..., Any]] = None
 ) -> Dict[str, float]:
-    """Train on every image once, and return the seconds and the mean loss.
+    """Train on every image once, and return the timings in seconds and the mean loss.
 
-    ``step`` replaces ``Job.step`` and receives the job as its first argument. Losses stay on the
-    device until the end: fetching a number would wait for it.
+    ``step``, if given, replaces ``Job.step`` and receives the job as its first argument. Losses
+    stay on the device until the end, because fetching a number would wait for the device.
     """
     count = len(data.labels)
     sizes = [min(BATCH, count - first) for first in range(0, count, BATCH)]
