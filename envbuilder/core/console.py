@@ -458,9 +458,9 @@ class Messages(Results):
 
 
 def styled(stream: Any) -> Any:
-    """Return a version of the stream that preserves style codes.
+    """Return a wrapper for the stream that lets style codes through.
 
-    Callers must escape all other text.
+    Callers must escape any text that is not their own styling.
     """
     return stream.styled() if isinstance(stream, Results) else stream
 

@@ -166,7 +166,7 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The definition of a project, whose top-level keys describe the environment `default`."""
+    """The definition of a project. Its top-level keys describe the `default` environment."""
 
     profiles: Annotated[tuple[types.Name, ...], Meta(min_length=1)] | None = None
     """The profiles to support. By default, these are all profiles of the framework that are not

@@ -205,7 +205,7 @@ def _run(*argv: str) -> process.Completed:
     except ToolError as error:
         raise ToolError(
             f"{argv[0]} is missing: this machine has no Slurm client",
-            "Run envbuilder where you submit jobs, such as a login node.",
+            "Run envbuilder on a machine from which you submit jobs, such as a login node.",
         ) from error
 
 

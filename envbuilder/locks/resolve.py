@@ -90,17 +90,17 @@ def resolve(
 ) -> Lock:
     """Create the lock for a profile.
 
-    Versions in `previous` are kept if they still fit, except with `upgrade` and for the packages in
+    Versions in `previous` are kept if they still fit, unless `upgrade` is set or a package is in
     `upgrade_packages`. Those packages are updated to the newest version that fits the others. For a
     project's variant of a profile, `origin` is the original profile with its lock, from which
     anything unchanged is taken. `memory` and `suites` contain results that the command already has.
 
-    If neither an index nor a claim provides a distribution, the lock is `unlocked` and contains the
-    reason. `explain` finds the packages that prevent a target from being resolved. `find_outdated`
-    finds outdated versions among those that are in no earlier lock. `elsewhere` reads the
-    requirements of a release from a wheel for another platform. Packages without wheels are built
-    if the project allows it. A project's lock records what each package requires, and may omit
-    targets.
+    If neither an index nor a claim provides a distribution, the lock has the state `unlocked` and
+    contains the reason. `explain` finds the packages that prevent a target from being resolved.
+    `find_outdated` finds outdated versions among those that are in no earlier lock. `elsewhere`
+    reads the requirements of a release from a wheel for another platform. Packages without wheels
+    are built if the project allows it. A project's lock records what each package requires, and may
+    omit targets.
 
     Raise `BuildError` if an index fails, `ToolError` if uv is missing, and `InvalidError` if the
     bytes of a local wheel contradict its index or a claim.

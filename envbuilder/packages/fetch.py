@@ -430,7 +430,7 @@ def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
 def _bring(
     session: Session, url: str, part: Path, file: File, advance: Callable[[int], None]
 ) -> None:
-    """Write the content of `url` to `part`, either over HTTP or from a local index.
+    """Fetch the file at `url` into `part`, either over HTTP or from a local index.
 
     Raise `UnavailableError` if the file is unavailable.
     """

@@ -461,9 +461,9 @@ def sourced(
 
 
 def location_of(table: Mapping[str, Any]) -> str:
-    """Return the package location in a requirement table of another tool.
+    """Return the URL or path of the package that another tool's requirement table specifies.
 
-    The result is an empty string if the table contains no location.
+    The result is an empty string if the table specifies neither.
     """
     git = table.get("git")
     if not isinstance(git, str):

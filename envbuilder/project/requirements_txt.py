@@ -344,7 +344,7 @@ def _beside(file: str, target: str, where: str) -> str:
         )
     if "://" in words[0]:
         raise InvalidError(
-            f"{where}: {escaped(words[0], SHOWN)}: a URL, but only files of the project are read",
+            f"{where}: {escaped(words[0], SHOWN)} is a URL, but only files in the project are read",
             "Save the file in the project, and name it here.",
         )
     return posixpath.normpath(posixpath.join(posixpath.dirname(file), words[0]))

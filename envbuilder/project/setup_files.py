@@ -107,10 +107,10 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
 def _dynamic_lines(
     tables: Pyproject, file: str, extras: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield a place and a line for pip for each requirements file that a pyproject.toml lists.
+    """Yield a pair for each requirements file that a pyproject.toml lists.
 
-    The line tells pip to read the requirements file, and the place says where pyproject.toml lists
-    that file.
+    The pair consists of the place where pyproject.toml lists the file, and of a line that makes pip
+    read the file.
     """
     dynamic = tables.tool.setuptools.dynamic
     hooks = mapping(mapping(tables.tool.hatch.get("metadata")).get("hooks"))

@@ -139,8 +139,8 @@ def draw(images: int, epochs: int) -> tuple[int, ...]:
     These are the first two steps, the first step of the second epoch (which has another learning
     rate), the last step, and one random step from each epoch. If there are more than `MOST_DRAWN`
     epochs, random steps are taken only from that many epochs. Further random steps are added until
-    there are `LEAST_STEPS`. The environment cannot know the random steps in advance. A fault that
-    begins during the training shows in the last step.
+    there are `LEAST_STEPS`. Random steps keep the environment from knowing in advance
+    which steps are checked, and the last step reveals faults that begin during training.
     """
     count = steps_of(images)
     random = secrets.SystemRandom()

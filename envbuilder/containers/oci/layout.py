@@ -62,7 +62,7 @@ _FULL = "The disk may be full."
 
 
 class Platform(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The platform of an image, in the terms of the OCI specification."""
+    """The platform of an image, as defined by the OCI specification."""
 
     architecture: str
     os: str

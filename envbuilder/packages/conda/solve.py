@@ -189,8 +189,8 @@ class _Solver(NamedTuple):
             having = ", ".join(f"{name} {text}" for name, text in sorted(virtual.items()))
             raise UnsolvableError(
                 reason("no combination of packages satisfies the requests", proof=str(error)),
-                f"The {who} requests {requested}, for machines with {having or 'anything'}"
-                " (conda.virtual_packages). If a package is on PyPI, list it under pip: instead.",
+                f"The {who} requests {requested}. conda.virtual_packages promises"
+                f" {having or 'nothing'} on the machines. For a package that is on PyPI, use pip:.",
             ) from error
         packages = [_package(record, self.channels, SUBDIRS[platform]) for record in solution]
         require_no_framework(self.profile, packages)

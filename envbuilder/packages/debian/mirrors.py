@@ -96,10 +96,10 @@ def seen(file: File) -> str:
 
 
 def snapshot(file: File, settings: Settings) -> str:
-    """Return the archive root of a .deb for use in rendered files.
+    """Return the root URL of the Debian archive that has a .deb, for use in rendered files.
 
-    This is the user's override if it is set, and otherwise the snapshot. The machine's own mirror
-    is never used, because a rendered file must be the same on every machine.
+    This is the user's override if it is set, and otherwise the snapshot archive. The machine's own
+    mirror is never used, because a rendered file must be the same on every machine.
     """
     return indexes.override(file.source, settings) or _snapshot(file.source, settings, seen(file))
 

@@ -132,7 +132,10 @@ def backward(torch: Any, net: Any, call: Any, images: Any, labels: Any) -> Step:
 
 
 def compare(ours: List[Step], steps: List[Trial]) -> Comparison:
-    """Return the largest errors of ``ours``, which contains one step per trial."""
+    """Return the largest errors of ``ours`` relative to the exact results.
+
+    ``ours`` contains one step per trial.
+    """
     losses = [0.0]
     gradients = dict.fromkeys(steps[0].exact.gradients, 0.0)
     for number, trial in enumerate(steps):

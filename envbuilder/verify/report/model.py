@@ -235,8 +235,8 @@ class Report(Measured, frozen=True, kw_only=True):
 
     This class adds envbuilder's keys, which are on the same level as the keys of `Measured`.
     `against` is present after a comparison with an earlier report. `speed` says whether the times
-    may be compared with those of other reports. If the machine was busy, they may not be compared,
-    but this does not change the verdict. Older reports have neither `speed` nor `speed_reason`.
+    can be compared with those of other reports. They cannot if the machine was busy, but this does
+    not change the verdict. Older reports have neither `speed` nor `speed_reason`.
     """
 
     profile: str | None = None
