@@ -27,13 +27,14 @@ NOTES: dict[types.Framework, str] = {
     "torch": "",
     "jax": """
 All builds are on PyPI: `jaxlib`, and a plugin for each CUDA version. The plugin for CUDA 12 also
-has kernels for Pascal and Volta, but cuDNN 9.11 dropped them, so envbuilder says that it may
-work. 0.4.32 was withdrawn.
+has kernels for Pascal and Volta GPUs. However, cuDNN 9.11 dropped these GPUs, so envbuilder says
+that the plugin may work. 0.4.32 was withdrawn.
 """,
     "tensorflow": """
-All builds are on PyPI. GPUs that are missing here need PTX or, as with JAX, an older cuDNN (Pascal
-and Volta, from 2.20 on). Before 2.15.0.post1, pip cannot install the libraries that `[and-cuda]`
-requires, and 2.16.1 does not find them. The first release for ARM is 2.16.2.
+All builds are on PyPI. On GPUs that this table lacks, kernels must be compiled from PTX. From 2.20
+on, Pascal and Volta GPUs also need an older cuDNN. pip cannot install the libraries that
+`[and-cuda]` requires before 2.15.0.post1, and 2.16.1 cannot find them. 2.16.2 is the first release
+for ARM.
 """,
 }
 _NVIDIA = {

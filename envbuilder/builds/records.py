@@ -111,9 +111,9 @@ def digests(text: str) -> tuple[str, ...]:
 def versions(text: str) -> dict[str, str]:
     """Parse the builder's version from the output of `docker buildx inspect` or `podman info`.
 
-    Return the versions by builder name, or an empty mapping if they are unknown. Debian's Docker
-    reports the version of its BuildKit as v0.0.0+unknown. That version is omitted, so the builder
-    must be identified by the engine's version.
+    Return a mapping from the builder's name to its version, which is empty if the version is
+    unknown. Debian's Docker reports the version of its BuildKit as v0.0.0+unknown. That version is
+    omitted, so the builder must be identified by the engine's version.
     """
     reported: dict[str, str] = {}
     for name, pattern in _VERSIONS.items():

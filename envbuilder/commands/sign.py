@@ -202,8 +202,8 @@ def recognized(path: Path) -> Signable:
         type_ = library.LOCK_TYPE
     else:
         raise InvalidError(
-            f"{path}: not a lock, bundle, SBOM or provenance",
-            "For other files, use a general tool such as cosign sign-blob.",
+            f"{path}: not a lock, bundle, SBOM or provenance file",
+            "For other files, use a general-purpose tool such as cosign sign-blob.",
         )
     made = signatures.make_statement([subject], type_, {})
     return Signable(kind=kind, type=type_, statement=made, digests=sha256)

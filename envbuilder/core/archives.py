@@ -140,10 +140,7 @@ def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
 
 
 def faults() -> tuple[type[Exception], ...]:
-    """Return the types of exceptions that reading a damaged or hostile archive may raise.
-
-    They also apply to compressed streams.
-    """
+    """Return the types of exceptions that damaged or hostile archives and streams may raise."""
     import zstandard
 
     return (

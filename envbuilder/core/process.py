@@ -809,7 +809,7 @@ class TerminatedError(BaseException):
 
 
 def exit_code(number: int) -> int:
-    """Return the exit code that shells report for a process that was ended by this signal."""
+    """Return the exit code that shells report for a process killed by signal `number`."""
     return 128 + number
 
 

@@ -48,7 +48,7 @@ def require_public(name: str, content: bytes) -> None:
     for line, kind in secrets_in(text)[:1]:
         raise InvalidError(
             f"{escaped(name)}:{line}: would share a credential ({escaped(kind)}) with others",
-            "Remove it. Keep logins in ~/.netrc, and other secrets in a variable on each machine.",
+            "Remove it. Keep logins in ~/.netrc, and other secrets in environment variables.",
         )
 
 

@@ -225,7 +225,7 @@ def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterato
 
 
 class _Offered(NamedTuple):
-    """Wheels that uv can choose from in addition to the user's own indexes."""
+    """Wheels that uv can choose, in addition to those on the user's own indexes."""
 
     indexes: Sequence[Offer]
     """Wheels from the indexes that the profile names."""

@@ -200,7 +200,7 @@ class Job(ABC):
 
     @abstractmethod
     def summary(self) -> Dict[str, Any]:
-        """Return the optimizer and the differences from the published example, for the report."""
+        """Return the optimizer and how the training differs from the published example."""
 
 
 class Framework(ABC):

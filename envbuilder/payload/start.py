@@ -89,7 +89,7 @@ class Start:
             require_none(problems(self, look()))
 
     def isolate(self) -> None:
-        """Isolate child processes like this one, unless everything is taken as found."""
+        """Isolate child processes in the same way, unless isolation is turned off."""
         if not self.as_found:
             isolate_children()
 

@@ -158,9 +158,9 @@ def _job(torch: Any, setting: Setting) -> eager.Job:
 
 
 def _train(job: eager.Job, setting: Setting, batches: Batches) -> Tuple[List[float], float]:
-    """Train, and return the images per second of each timed chunk of steps, and the mean loss.
+    """Train, and return the speed of each timed chunk of steps and the mean loss of these steps.
 
-    The mean is taken over the timed steps.
+    The speed is in images per second.
     """
     torch = job.torch
     rates = []

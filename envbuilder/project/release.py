@@ -187,7 +187,7 @@ def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
 
 
 def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
-    """Return the Python versions of which each limit allows at least one patch release."""
+    """Return the Python versions for which every limit allows at least one patch release."""
     return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
 
 

@@ -270,8 +270,8 @@ def _require_static(
     if tables.project is None:
         if not groups or extras:
             raise InvalidError(
-                f"{name}: there is no table [project], so there are no dependencies",
-                "List the dependencies in [project], or name dependency groups of the file.",
+                f"{name}: there is no [project] table, so there are no dependencies",
+                "List the dependencies in [project], or select dependency groups in the file.",
             )
         return
     for key in ("dependencies", "optional-dependencies"):

@@ -125,9 +125,9 @@ def test_hover_shows_what_a_key_means(server: LanguageServer) -> None:
     document = server.open("hover/envbuilder.yaml", project_schema.EXAMPLE)
     lines = project_schema.EXAMPLE.splitlines()
     for key, words in {
-        "python:": "The Python version; by default",
+        "python:": "The Python version. By default",
         "requirements_from:": "Files that list more requirements.",
-        "  - file:": "Path of the file: `requirements.txt`, `pyproject.toml`",
+        "  - file:": "Path of the file, such as `requirements.txt`, `pyproject.toml`",
         "signatures:": "Required signatures.",
     }.items():
         line = next(number for number, text in enumerate(lines) if text.startswith(key))

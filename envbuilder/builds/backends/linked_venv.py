@@ -74,7 +74,7 @@ def _below(step: ShareWheels, folder: Path, files: Iterable[SharedFile]) -> list
 
 
 def _link_modules(step: ShareWheels, store: Store, site: Path) -> list[SharedFile]:
-    """Link the wheels' unchanged files and their bytecode into `site`.
+    """Link the files that wheels install unmodified, and their bytecode, into `site`.
 
     Return the records of the linked files.
     """

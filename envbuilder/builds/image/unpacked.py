@@ -207,10 +207,10 @@ def _described(file: SharedFile, status: os.stat_result) -> SharedFile:
 def unpack(
     wheel: File, root: Path, store: Store, show: Callable[[int], object] = lambda size: None
 ) -> Unpacked:
-    """Return a wheel's unchanged files, unpacking the wheel if they are missing or damaged.
+    """Return the files that a wheel installs unmodified.
 
-    `show` is called with the number of bytes just written. Raise `BuildError` if the wheel is
-    damaged.
+    Unpack the wheel first if the files are missing or damaged. `show` is called with the number of
+    bytes just written. Raise `BuildError` if the wheel is damaged.
     """
     from filelock import FileLock
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """Information about a framework that is needed before it is imported."""
+    """The information about a framework that is needed before its import."""
 
     title: str
     """Its name in sentences."""

@@ -40,7 +40,10 @@ class Reading:
 
 
 def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) -> Reading:
-    """Read all counters now. Tests use ``root`` and ``allowed`` to replace the machine."""
+    """Return the values of all counters.
+
+    Tests pass ``root`` and ``allowed`` instead of the machine's file system and CPUs.
+    """
     folders = threads.cgroup_folders(
         threads.read_text(root / "proc/self/cgroup"),
         threads.read_text(root / "proc/self/mountinfo"),

@@ -29,7 +29,7 @@ _BYTES = re.compile(r"[0-9]{1,19}\Z")
 
 
 def describe_cpu(capability: Optional[str] = None) -> Dict[str, Any]:
-    """Return a description of the processor as a device, in the form used in the report."""
+    """Describe the CPU in the format that the report uses for devices."""
     return {
         "name": cpu_name(),
         "memory_bytes": physical_memory(),

@@ -87,7 +87,7 @@ class Dataset:
         return replace(self, train=self.train.first(train), test=tested)
 
     def summary(self) -> Dict[str, object]:
-        """Return the entry ``dataset`` of the report."""
+        """Return the report's ``dataset`` entry."""
         return {
             "name": self.name,
             "train": self.train.count,

@@ -249,11 +249,10 @@ class Report(Measured, frozen=True, kw_only=True):
     against: dict[str, Any] | None = None
     speed: Literal["judged", "not_judged"] | None = None
     steps: Annotated[tuple[Repeated, ...], Meta(max_length=MOST_REPEATED)] = ()
-    """Training steps that were repeated outside of the environment; empty in older and in failed
-    reports."""
+    """The training steps that were repeated outside the environment. Empty in older reports, and in
+    reports of failed runs."""
     speed_reason: str | None = None
-    """The reason why the speed was not judged, or the environment's own limit that reduced the
-    speed."""
+    """Why the speed was not judged, or which limit of the environment reduced it."""
 
     @property
     def speed_counts(self) -> bool:

@@ -105,7 +105,7 @@ PROJECT = '[project]\nname = "x"\n'
 @pytest.mark.parametrize(
     ("text", "extras", "groups", "message", "hint"),
     [
-        ("", [], [], ": there is no table [project]", "dependencies in [project]"),
+        ("", [], [], ": there is no [project] table", "dependencies in [project]"),
         ("[project\n", [], [], ":1: not valid TOML: ", ""),
         ("a = 1\na = 2\n", [], [], ":2: not valid TOML: ", ""),
         (f"a = {'[' * 5000}", [], [], ": not valid TOML: nested too deeply", ""),
