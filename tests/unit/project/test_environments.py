@@ -179,7 +179,9 @@ def test_a_project_that_is_to_be_installed_must_be_a_package(tmp_path: Path) -> 
     lay(tmp_path, {"envbuilder.yaml": "requirements: [rich]\ninstall_project: true\n"})
     definition = load_settings({}, tmp_path).definition
     assert definition
-    with pytest.raises(InvalidError, match=r"^envbuilder\.yaml:2: install_project: .* no.*package"):
+    with pytest.raises(
+        InvalidError, match=r"^envbuilder\.yaml:2: install_project: .* must define a package"
+    ):
         environments.require_parts(definition, "default", tmp_path)
     lay(tmp_path, {"setup.cfg": "[metadata]\nname = own\n"})
     environments.require_parts(definition, "default", tmp_path)
