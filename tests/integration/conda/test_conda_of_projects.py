@@ -82,7 +82,7 @@ def test_a_package_that_one_platform_lacks(run: Run, tmp_path: Path) -> None:
             ["gpu-lib"],
             ["found for tiny-lib 2.*", "on profile 'little' requests gpu-lib, tiny-lib 2.*"],
         ),
-        (["gpu-only"], [], ["gpu-only 1.0 would require __cuda >=12", "machines with __archspec"]),
+        (["gpu-only"], [], ["gpu-only 1.0 would require __cuda >=12", "promises __archspec"]),
         (
             ["needs-pytorch"],
             [],
